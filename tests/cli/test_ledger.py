@@ -300,7 +300,7 @@ def test_a_run_that_has_not_ended_is_not_charged(desk: Desk, ran: RunFolder) -> 
         cut.commit(whole.records, whole.transfers[:2], whole.events)
     assert len(whole.transfers) > 2
     desk.refuses(*words, match="was cut off with money set aside")
-    desk.refuses("charge", "thre", *words[2:], match='no run "thre"')
+    desk.refuses("charge", "tree", *words[2:], match='no run "tree"')
 
 
 def test_a_run_in_another_currency_is_not_charged(desk: Desk, ran: RunFolder) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from bursar.report import tables
-from bursar.report.tables import print_runs, print_summary
+from bursar.report.run_tables import print_runs, print_summary
 
 SUMMARY: dict[str, Any] = {
     "run": "sweep-1",

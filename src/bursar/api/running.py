@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.broker.policy_choice import PolicyRequest, ProvisioningMode, SupplyPolicy, choose_policy
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader
+from bursar.engine.run_tasks import RetriedFailures
 from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
@@ -22,13 +23,14 @@ from bursar.model.matching import Brokering, Replica
 from bursar.model.money import Payer, from_micros
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
-from bursar.model.task import Outcome
+from bursar.model.task import Outcome, Status
 from bursar.planning.policy import Method, Scheduler
 from bursar.report.bill import Bill
 from bursar.report.progress import RunProgress
 from bursar.runs.data_mover import check_storages
 from bursar.runs.detached_runs import start_detached
-from bursar.runs.folder import RunFolder
+from bursar.runs.folder import RunFolder, find_task
+from bursar.runs.missing_programs import check_programs
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
 from bursar.runs.run_record import read_run, summarise
@@ -171,7 +173,7 @@ def run(
         Use all processors of local sites, also those that other runs use, instead of sharing
         them or waiting until they are free.
     anyway
-        Start even if the goal cannot be met; the budget still holds.
+        Start even if the goal cannot be met, or a program is not found; the budget still holds.
     name
         Name of the run; None: made of the campaign's name and the time.
     runs
@@ -226,6 +228,9 @@ def run(
         )
     if any(task.data or task.registers for task in campaign.workflow.tasks):
         check_storages(facts)
+    if not anyway and all(site.kind == "local" for site in facts):
+        # Elsewhere PATH is another one.
+        check_programs(campaign.workflow.tasks, campaign.root)
 
     def make_plan(wanted: Campaign, quick: bool) -> Quote:
         if quick:
@@ -316,7 +321,7 @@ def resume(
     *,
     runs: str | Path = RUNS,
     budget: str | float | tuple[float, str | None] | None = None,
-    retry_failed: bool = False,
+    retry_failed: bool | Collection[str] = False,
     anyway: bool = False,
     progress: bool = False,
     detach: bool = False,
@@ -334,7 +339,8 @@ def resume(
         Takes the place of the run's budget: ``"40 SU"``, a number, or amount and
         currency; None: as it was.
     retry_failed
-        Whether tasks that failed for good are tried again.
+        Whether tasks that failed for good are tried again; or which of them, by id, by its begin,
+        or by number.
     anyway
         Begin a run that was never begun though the account that pays has less than the plan costs.
     progress
@@ -351,6 +357,7 @@ def resume(
     """
     folder = RunFolder.open(Path(runs), str(name))
     campaign = folder.read_campaign()
+    retried = _retried(folder, campaign, retry_failed)
     _, plan = read_plan(folder)
     if budget is not None:
         amount, currency = budget if isinstance(budget, tuple) else parse_amount(budget)
@@ -359,17 +366,40 @@ def resume(
         campaign = replace(campaign, goal=replace(campaign.goal, budget=amount))
     if detach:
         options = [] if budget is None else ["--budget", f"{amount!r} {plan.currency}"]
-        options += ["--retry-failed"] * retry_failed + ["--anyway"] * anyway
+        if not isinstance(retried, bool):
+            raise InputError("goes with all failed tasks only", where="detach")
+        options += ["--retry-failed"] * retried + ["--anyway"] * anyway
         return _detached(folder, options, progress)
     return _carry_out(
         folder,
         campaign,
         plan,
         changed=budget is not None,
-        retry_failed=retry_failed,
+        retry_failed=retried,
         anyway=anyway,
         progress=progress,
     )
+
+
+def _retried(
+    folder: RunFolder, campaign: Campaign, asked: bool | Collection[str]
+) -> RetriedFailures:
+    """Return the numbers of the failed tasks that are named, all or none of them."""
+    if isinstance(asked, bool):
+        return asked
+    tasks = campaign.workflow.tasks
+    ids = [task.id for task in tasks]
+    ends = read_run(folder).final
+    numbers = {find_task(ids, name, f"run {folder.name}") for name in asked}
+    for number in sorted(numbers):
+        end = ends.get(number)
+        if end is None or end.outcome.status is Status.SUCCEEDED:
+            state = "has not failed" if end is None else "has succeeded"
+            raise InputError(
+                f'task "{ids[number]}" {state}',
+                hint=f"bursar tasks {folder.name} --failed lists those that failed",
+            )
+    return frozenset(numbers)
 
 
 def _detached(folder: RunFolder, options: Sequence[str], progress: bool) -> RunResult:

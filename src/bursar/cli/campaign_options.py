@@ -1,12 +1,11 @@
-"""Options of ``bursar run`` and ``simulate``; the campaign and sites that they name."""
+"""Options of ``bursar run`` and ``bursar simulate``, stated once for both commands."""
 
-import gc
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.models import OptionInfo
@@ -42,12 +41,7 @@ from bursar.cli.options import (
     TradeOff,
     WeightsFile,
 )
-from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
-from bursar.model.matching import Brokering
-from bursar.model.site import BuyingProtocol, SiteFacts, with_market
-
-# The options of ``bursar run`` and ``bursar simulate``, stated once for both commands.
 
 SIMULATED = "Simulated time"
 
@@ -115,7 +109,9 @@ class CampaignOptions:
     anyway: Annotated[
         bool,
         typer.Option(
-            "--anyway", help="Start even if the goal cannot be met.", rich_help_panel=RUNNING
+            "--anyway",
+            help="Start even if the goal cannot be met or a program is not found.",
+            rich_help_panel=RUNNING,
         ),
     ] = False
     name: Annotated[
@@ -337,268 +333,3 @@ def refuse_others(named: Iterable[str], option: str, allowed: Iterable[str]) -> 
         raise InputError(
             f"goes with {', '.join(companions[:-1])} and {companions[-1]} only", where=option
         )
-
-
-# Loads the campaign and the sites that a command line names.
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedCampaign:
-    """
-    The request that a command line makes.
-
-    Parameters
-    ----------
-    campaign
-        Campaign with the goal of the command line.
-    sites
-        Sites to carry the campaign out on.
-    broker
-        How jobs are to be matched to sites; None: nothing is stated.
-    """
-
-    campaign: Campaign
-    sites: tuple[SiteFacts, ...]
-    broker: Brokering | None
-
-
-def load_asked(path: Path, options: "CampaignOptions") -> AskedCampaign:
-    """
-    Read the campaign and the sites that the options of a command name.
-
-    Raises
-    ------
-    InputError
-        Naming the file and place, or the option, that is wrong.
-    """
-    campaign = load_campaign(
-        path,
-        deadline=options.deadline,
-        budget=options.budget,
-        trade_off=options.trade_off,
-        runtime=options.runtime,
-        replay_scale=None if options.replay is None else _scale(options.replay),
-        size_scale=options.size_scale,
-    )
-    sites = load_sites(options.sites, options.market)
-    broker = brokering(
-        choice=options.choice,
-        alpha=options.alpha,
-        beta=options.beta,
-        weights=options.weights,
-        refresh=options.refresh,
-        rank_by=options.rank_by,
-        seed=options.seed,
-    )
-    campaign = by_factors(
-        campaign,
-        sites,
-        options.deadline_factor,
-        options.budget_factor,
-        given=(options.deadline, options.budget),
-    )
-    return AskedCampaign(campaign=campaign, sites=sites, broker=broker)
-
-
-def _scale(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(
-            f'expected a factor for the recorded runtimes, got "{text}"',
-            where="--replay",
-            hint="to replay a past run, leave the CAMPAIGN out",
-        ) from None
-
-
-def load_campaign(
-    path: Path,
-    *,
-    deadline: str | None,
-    budget: str | None,
-    trade_off: float | None,
-    runtime: str | None,
-    replay_scale: float | None,
-    size_scale: float,
-) -> Campaign:
-    """
-    Read the campaign in a file, with the command line's options applied.
-
-    Raises
-    ------
-    InputError
-        Naming the file and place, or the option, that is wrong.
-    """
-    from bursar.formats.campaign_file import read_campaign
-
-    campaign = read_campaign(path)
-    # The tasks stay until this process ends: the search for cycles need never look at them again.
-    gc.freeze()
-    if replay_scale is not None:
-        campaign = _replayed(campaign, path, replay_scale, size_scale)
-    elif size_scale != 1.0:
-        raise InputError("goes with --replay only", where="--size-scale")
-    if runtime is not None:
-        campaign = _with_runtime(campaign, runtime)
-    goal = with_options(campaign.goal, deadline=deadline, budget=budget, trade_off=trade_off)
-    return replace(campaign, goal=goal)
-
-
-def load_sites(path: Path | None, market: BuyingProtocol | None = None) -> tuple[SiteFacts, ...]:
-    """
-    The sites of a file, or this machine.
-
-    Parameters
-    ----------
-    market
-        How processors are bought at all of them; None: as the file says of each.
-    """
-    if path is None:
-        from bursar.sites.local import this_machine
-
-        found: tuple[SiteFacts, ...] = (this_machine(),)
-    else:
-        from bursar.api.site_resolution import read_counted_sites
-
-        found = read_counted_sites(path)
-    if market is None:
-        return found
-    try:
-        return tuple(with_market(site, market) for site in found)
-    except ValueError as error:
-        raise InputError(str(error), where="--market") from None
-
-
-def brokering(
-    *,
-    choice: str | None,
-    alpha: float | None,
-    beta: float | None,
-    weights: Path | None,
-    refresh: str | None,
-    rank_by: Literal["site", "index"] | None = None,
-    seed: int = 0,
-) -> Brokering | None:
-    """
-    How the command line wants jobs matched to sites; None: it does not say.
-
-    Raises
-    ------
-    InputError
-        Naming the option that is wrong, or the place in the file of weights.
-    """
-    if all(option is None for option in (choice, alpha, beta, weights, refresh, rank_by)):
-        return None
-    given: dict[str, object] = {"seed": seed}
-    if weights is not None:
-        if alpha is not None or beta is not None:
-            raise InputError("goes without --alpha and --beta", where="--weights")
-        from bursar.formats.network_files import read_weights
-
-        found = read_weights(weights)
-        given |= {"alpha": found.alpha, "beta": found.beta}
-    if refresh is not None:
-        from bursar.formats.units import parse_duration
-
-        given["refresh"] = _parsed(parse_duration, refresh, "--refresh")
-    named = {"choice": choice, "alpha": alpha, "beta": beta, "rank_by": rank_by}
-    given |= {option: value for option, value in named.items() if value is not None}
-    for option, value in given.items():
-        try:
-            Brokering(**{option: value})  # type: ignore[arg-type]
-        except ValueError as error:
-            raise InputError(str(error), where=f"--{option}") from None
-    return Brokering(**given)  # type: ignore[arg-type]
-
-
-def by_factors(
-    campaign: Campaign,
-    sites: tuple[SiteFacts, ...],
-    deadline_factor: float | None,
-    budget_factor: float | None,
-    *,
-    given: tuple[str | None, str | None],
-) -> Campaign:
-    """
-    Set the campaign's limits from ``--deadline-factor`` and ``--budget-factor``.
-
-    Raises
-    ------
-    InputError
-        When a limit is given both ways, or a factor makes no sense.
-    """
-    if deadline_factor is None and budget_factor is None:
-        return campaign
-    factors = (deadline_factor, budget_factor)
-    for name, limit, factor in zip(("deadline", "budget"), given, factors, strict=True):
-        if limit is not None and factor is not None:
-            raise InputError(f"goes without --{name}", where=f"--{name}-factor")
-    from bursar.api.planning import with_factors
-
-    return with_factors(
-        campaign, sites, deadline_factor=deadline_factor, budget_factor=budget_factor
-    )
-
-
-def with_options(
-    goal: Goal, *, deadline: str | None, budget: str | None, trade_off: float | None
-) -> Goal:
-    """Return the goal with the values of the options that were given."""
-    from bursar.formats.units import parse_duration
-
-    if deadline is not None:
-        goal = _replace(
-            goal, "--deadline", deadline=_parsed(parse_duration, deadline, "--deadline")
-        )
-    if budget is not None:
-        amount, currency = parse_budget(budget)
-        goal = _replace(goal, "--budget", budget=amount, currency=currency)
-    if trade_off is not None:
-        goal = _replace(goal, "--trade-off", trade_off=trade_off)
-    return goal
-
-
-def parse_budget(text: str) -> tuple[float, str | None]:
-    """Amount and currency that ``--budget`` names."""
-    from bursar.formats.units import parse_amount
-
-    return _parsed(parse_amount, text, "--budget")
-
-
-def _parsed(parse: Callable[[str], T], text: str, option: str) -> T:
-    try:
-        return parse(text)
-    except InputError as error:
-        raise error.within(option) from None
-
-
-def _replace(goal: Goal, option: str, **changes: object) -> Goal:
-    try:
-        return replace(goal, **changes)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise InputError(str(error), where=option) from None
-
-
-def _replayed(campaign: Campaign, path: Path, scale: float, size_scale: float) -> Campaign:
-    from bursar.formats.recorded_tasks import replay
-
-    if not campaign.recorded:
-        raise InputError(
-            "is no recorded workflow; its tasks have programs of their own",
-            where=str(path),
-            hint="leave --replay out",
-        )
-    return replay(campaign, scale=scale, size_scale=size_scale)
-
-
-def _with_runtime(campaign: Campaign, text: str) -> Campaign:
-    from bursar.formats.units import parse_duration
-
-    runtime = _parsed(parse_duration, text, "--runtime")
-    tasks = tuple(
-        replace(task, runtime=runtime) if task.runtime is None else task
-        for task in campaign.workflow.tasks
-    )
-    return replace(campaign, workflow=Workflow(tasks))

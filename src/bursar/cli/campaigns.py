@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bursar.broker.strategies import POLICIES
+from bursar.cli.campaign_loading import load_asked, load_campaign, load_sites, parse_budget
 from bursar.cli.campaign_options import (
     REFUSED_BY_RUN,
     REFUSED_BY_SIMULATE,
     WITH_REPLAYED_RUN,
     WITH_RESUME,
     CampaignOptions,
-    load_asked,
-    load_campaign,
-    load_sites,
-    parse_budget,
     refuse,
     refuse_others,
     takes_campaign_options,

@@ -9,18 +9,18 @@ import gc
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.core import TyperGroup
 
 import bursar
+from bursar.cli.late_options import convert_late
 from bursar.memory import is_resource_shortage
 from bursar.model.errors import BursarError, InputError
 
@@ -200,9 +200,19 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Show what a run cost, by site and by task; its total is the ledger's to the unit.",
     ),
     CommandEntry(
+        "tasks",
+        "runs",
+        "List a run's tasks with state, time, parameters, and what went wrong.",
+    ),
+    CommandEntry(
         "logs",
         "runs",
         "Print what a task printed: its stdout to stdout, its stderr to stderr.",
+    ),
+    CommandEntry(
+        "retry",
+        "runs",
+        "Run failed tasks of a run again, and what could not run because of them.",
     ),
     CommandEntry(
         "pilots",
@@ -381,7 +391,7 @@ class LoadedCommands(MutableMapping[str, Any]):
             loaded = typer.main.get_group(app).commands
             for command in loaded.values():
                 for part in (command, *getattr(command, "commands", {}).values()):
-                    _convert_late(part.params)
+                    convert_late(part.params)
                     part.help = _reflowed(part.help or "")
             self._loaded |= loaded
         return self._loaded[name]
@@ -397,79 +407,6 @@ class LoadedCommands(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-# Typer converts each value of a command line by Pydantic, which takes as long to load as NumPy.
-
-
-class LateConversion:
-    """Converts a parameter's values, by Pydantic only where Python's own types do not suffice."""
-
-    def __init__(self, usual: Any) -> None:
-        self._usual = usual
-
-    def coerce(self, value: Any, *, param: Any, ctx: "Context") -> Any:
-        """Return the value as the type that the command declares; errors as Typer's."""
-        if value is None and param.nargs == 1 and not param.multiple:
-            return None
-        wanted, rules = param.type_descriptor.annotation, param.type_descriptor.parameter_info
-        if not isinstance(value, str):
-            # Defaults have the type that the command declares.
-            if not isinstance(value, list | tuple) and value == param.default:
-                return value
-        elif rules.parser is None:
-            if wanted is str or (get_origin(wanted) is Literal and value in get_args(wanted)):
-                return value
-            # Whether a file has to be there and what it has to be is left to Typer.
-            if wanted is int and value.isascii() and value.isdecimal():
-                number = int(value)
-                if (rules.min is None or rules.min <= number) and (
-                    rules.max is None or number <= rules.max
-                ):
-                    return number
-            if wanted is Path and not (rules.exists or rules.resolve_path) and _is_usable(value):
-                return Path(value)
-        return self._usual().coerce(value, param=param, ctx=ctx)
-
-
-def _is_usable(path: str) -> bool:
-    """Whether a path can be read, or nothing is there yet."""
-    return os.access(path, os.R_OK) or not os.path.lexists(path)
-
-
-class LateArgument(TyperArgument):
-    """An argument that is converted by :class:`LateConversion`."""
-
-    def display_type_rich(self, ctx: "Context") -> str | None:
-        """Return the choices in the help; None where the name says enough."""
-        shown = super().display_type_rich(ctx)
-        return None if shown in ("<str>", "<path>") else shown
-
-    def get_runtime_param(self) -> Any:
-        """Return what converts the values."""
-        return LateConversion(super().get_runtime_param)
-
-
-class LateOption(TyperOption):
-    """An option that is converted by :class:`LateConversion`."""
-
-    def display_type_rich(self, ctx: "Context") -> str | None:
-        """Return the placeholder of the value in the help; a flag has none."""
-        return None if self.is_flag else super().display_type_rich(ctx)
-
-    def get_runtime_param(self) -> Any:
-        """Return what converts the values."""
-        return LateConversion(super().get_runtime_param)
-
-
-LATE: dict[type, type] = {TyperArgument: LateArgument, TyperOption: LateOption}
-
-
-def _convert_late(params: Iterable[Any]) -> None:
-    """Have the parameters of a command converted late."""
-    for param in params:
-        if type(param) in LATE:
-            param.__class__ = LATE[type(param)]  # Typer has no setting for the class of parameters
 
 
 def _reflowed(text: str) -> str:
@@ -495,7 +432,7 @@ class CommandTable(TyperGroup):
     def get_params(self, ctx: "Context") -> Any:
         """Return all parameters, with those that Typer adds."""
         params = super().get_params(ctx)
-        _convert_late(params)
+        convert_late(params)
         return params
 
     def get_command(self, ctx: "Context", cmd_name: str) -> Any:
@@ -503,7 +440,7 @@ class CommandTable(TyperGroup):
         command = super().get_command(ctx, cmd_name)
         if command is not None:
             for part in (command, *getattr(command, "commands", {}).values()):
-                _convert_late([part.get_help_option(ctx)])
+                convert_late([part.get_help_option(ctx)])
         return command
 
     def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:

@@ -232,7 +232,11 @@ RunsFolder = Annotated[
 ]
 RunName = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="Name of the run, or its folder.", show_default=False),
+    typer.Argument(
+        metavar="RUN",
+        help="Name of the run or its begin, its folder, or last.",
+        show_default=False,
+    ),
 ]
 ServiceName = Annotated[
     str | None,
@@ -291,7 +295,7 @@ class CampaignResult(Protocol):
 def print_outcome(make: Callable[[], CampaignResult], *, as_json: bool) -> NoReturn:
     """Makes and prints a campaign's result or, for a goal out of reach, the alternatives."""
     from bursar.api.quote import GoalOutOfReach
-    from bursar.report.tables import print_summary
+    from bursar.report.run_tables import print_summary
 
     try:
         result = make()

@@ -1,8 +1,8 @@
 """
 Commands for runs that exist: what became of them, another goal, attaching and stopping.
 
-They are ``runs``, ``report``, ``bill``, ``logs``, ``pilots``, ``why``, ``why-not``, ``amend``,
-``attach`` and ``stop``.
+They are ``runs``, ``report``, ``bill``, ``tasks``, ``logs``, ``retry``, ``pilots``, ``why``,
+``why-not``, ``amend``, ``attach`` and ``stop``.
 """
 
 import sys
@@ -12,11 +12,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder, print_json, print_note
+from bursar.cli.options import (
+    RUNS,
+    AsJson,
+    RunName,
+    RunsFolder,
+    print_json,
+    print_note,
+    print_outcome,
+)
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
     from bursar.runs.explanations import AllocationReport
+
+
+TaskName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="Id of the task or its begin, or its number, from 0.",
+        show_default=False,
+    ),
+]
 
 
 # Commands that say what became of runs, and ``bursar amend``: another deadline or budget.
@@ -108,11 +126,13 @@ def _check_currency(run: str, budget: str | None, runs: Path) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``runs``, ``report``, ``bill``, ``logs``, ``pilots``, ``why`` and ``why-not``."""
+    """Add the commands that say what became of runs, and ``bursar retry``."""
     app.command("runs")(list_runs)
     app.command("report")(write_report)
     app.command("bill")(show_bill)
+    app.command("tasks")(list_tasks)
     app.command("logs")(show_logs)
+    app.command("retry")(retry_tasks)
     app.command("pilots")(show_pilots)
     app.command("why")(explain_task)
     app.command("why-not")(explain_site)
@@ -120,7 +140,7 @@ def register(app: typer.Typer) -> None:
 
 def list_runs(runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
     """List the runs, the oldest first."""
-    from bursar.report.tables import print_runs
+    from bursar.report.run_tables import print_runs
     from bursar.runs.run_record import summaries
 
     rows = summaries(runs)
@@ -149,7 +169,7 @@ def write_report(
 
     Prints a summary.
     """
-    from bursar.report.tables import print_summary
+    from bursar.report.run_tables import print_summary
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import read_run, summarise
     from bursar.runs.run_reports import report_to, write_reports
@@ -193,9 +213,7 @@ def show_bill(
 
 def show_logs(
     run: RunName,
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", help="Id of the task.", show_default=False)
-    ],
+    task: TaskName,
     runs: RunsFolder = RUNS,
     stderr: Annotated[
         bool, typer.Option("--stderr", help="Print only the task's stderr, on stdout.")
@@ -216,6 +234,79 @@ def show_logs(
     if not stderr:
         logs.copy_stdout(sys.stdout.buffer)
     logs.copy_stderr(sys.stdout.buffer if stderr else sys.stderr.buffer)
+
+
+def list_tasks(
+    run: RunName,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="List only tasks that failed or cannot run.")
+    ] = False,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="List the 20 that took longest, the longest first.")
+    ] = False,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="List only tasks of which this is true: 'seconds > 2 && n == 3'. Columns, "
+            "parameters and seconds may be named, in the ClassAd language.",
+        ),
+    ] = None,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print rows as results.csv has them.")
+    ] = False,
+) -> None:
+    """List a run's tasks with state, time, parameters, and what went wrong."""
+    from bursar.report.run_report import csv_writer
+    from bursar.report.run_tables import print_tasks
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.run_record import read_run
+    from bursar.runs.task_rows import selected, task_rows
+
+    if as_json and as_csv:
+        raise InputError("goes without --json", where="--csv")
+    record = read_run(RunFolder.open(runs, run))
+    every = task_rows(record)
+    rows = selected(every, failed=failed, slow=slow, condition=where)
+    if as_csv:
+        write = csv_writer(sys.stdout, record.campaign.workflow.tasks)
+        for row in rows:
+            write(row)
+    elif as_json:
+        print_json({"run": record.folder.name, "tasks": rows})
+    else:
+        print_tasks(rows, len(every))
+
+
+def retry_tasks(
+    run: RunName,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TASK]...",
+            help="Ids of failed tasks, or their begin or number. Default: all that failed.",
+            show_default=False,
+        ),
+    ] = None,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """
+    Run failed tasks of a run again, and what could not run because of them.
+
+    The run goes on where it ended, with its goal, its sites and its bill.
+    """
+    from bursar.api.running import resume
+    from bursar.runs.folder import RunFolder
+
+    folder = RunFolder.open(runs, run)
+    print_outcome(
+        lambda: resume(folder.path, retry_failed=tasks or True, progress=not quiet),
+        as_json=as_json,
+    )
 
 
 def show_pilots(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
@@ -268,9 +359,7 @@ def _by_site(found: "Sequence[AllocationReport]") -> list[dict[str, Any]]:
 
 def explain_task(
     run: RunName,
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", help="Id of the task.", show_default=False)
-    ],
+    task: TaskName,
     runs: RunsFolder = RUNS,
     as_json: AsJson = False,
 ) -> None:
@@ -333,7 +422,7 @@ def attach_run(
     Prints the run's summary in the end, and has the exit status that the run has.
     """
     from bursar.report.progress import RunProgress
-    from bursar.report.tables import print_summary
+    from bursar.report.run_tables import print_summary
     from bursar.runs.detached_runs import RunViewUpdate, follow_run
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import read_run, summarise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bursar.cli.campaign_options import brokering, load_campaign, load_sites
+from bursar.cli.campaign_loading import brokering, load_campaign, load_sites
 from bursar.cli.options import (
     RUNS,
     Alpha,

@@ -25,7 +25,7 @@ from bursar.engine.core import DataAt, EngineCore, EngineSettings, RestoredAttem
 from bursar.engine.figures import EngineFigures
 from bursar.engine.loop_clock import LoopClock
 from bursar.engine.pilot_listener import PilotListener
-from bursar.engine.run_tasks import RunTasks
+from bursar.engine.run_tasks import RetriedFailures, RunTasks
 from bursar.engine.run_workers import InProcessEngineLink, RunWorkers
 from bursar.engine.transactions import GroupCommit
 from bursar.engine.worker_link import EngineLink, WorkerLink
@@ -66,7 +66,7 @@ class DispatchOptions:
         Bound socket and secret of that life, by which its workers come back; None and empty: a new
         port and a new secret.
     retry_failed
-        Whether tasks that failed for good in an earlier incarnation are tried again.
+        Tasks that failed for good in an earlier incarnation and are tried again.
     silence
         Approximate seconds after which a pilot's machine that does not answer is taken to be gone;
         its tasks run again.
@@ -88,7 +88,7 @@ class DispatchOptions:
     restored: RestoredAttempts | None = None
     listening: socket.socket | None = None
     token: str = ""
-    retry_failed: bool = False
+    retry_failed: RetriedFailures = False
     silence: float = SILENCE
     last_seen: float = 0.0
     epoch: float | None = None

@@ -41,6 +41,15 @@ class TaskCounts:
     refused: int
 
 
+RetriedFailures = bool | frozenset[int]
+"""Tasks that failed for good and are tried again: all, none, or those with these numbers."""
+
+
+def is_retried(choice: RetriedFailures, task: int) -> bool:
+    """Return whether a task that failed for good is to be tried again."""
+    return choice if isinstance(choice, bool) else task in choice
+
+
 class RunTasks:
     """
     The tasks of a run, which are one instance of one owner, and the workers that have them.
@@ -129,7 +138,7 @@ class RunTasks:
         self,
         attempts: Iterable[Outcome],
         *,
-        retry_failed: bool = False,
+        retry_failed: RetriedFailures = False,
         held: Collection[int] = (),
     ) -> None:
         """
@@ -140,7 +149,7 @@ class RunTasks:
         attempts
             All of them, in any order.
         retry_failed
-            Whether tasks that failed for good are tried again.
+            Tasks that failed for good and are tried again.
         held
             Tasks that workers may still have, which are kept until each is claimed, or let start.
         """
@@ -153,7 +162,7 @@ class RunTasks:
             if outcome.status is Status.SUCCEEDED:
                 succeeded.add(task)
             # A cancelled attempt was cut off by us: it counts for no failure, as in finish().
-            elif outcome.status is not Status.CANCELLED and not retry_failed:
+            elif outcome.status is not Status.CANCELLED and not is_retried(retry_failed, task):
                 failures[task] = failures.get(task, 0) + 1
         self.tasks.restore(succeeded, held)
 

@@ -253,11 +253,13 @@ class ReportContent:
         return round(self.clock.at(max(moments, default=0.0)), 3)
 
     def _failures(self) -> dict[str, Any]:
-        failed = [r for r in self.records if r.outcome.status not in _FINE]
-        # What was given up comes first: no row of it falls to those tried again.
-        failed.sort(key=lambda r: not r.final)
+        bad = [r for r in self.records if r.outcome.status not in _FINE]
+        latest = {r.outcome.task: r for r in self.records if r.final}
+        # A task that succeeded in another attempt is no failure.
+        failed = [r for r in bad if latest.get(r.outcome.task) is r]
         return {
             "count": len(failed),
+            "tried_again": len(bad) - len(failed),
             "rows": [
                 [
                     self.tasks[r.outcome.task].id,
@@ -265,7 +267,6 @@ class ReportContent:
                     str(r.outcome.status),
                     r.outcome.reason,
                     _tail(r.outcome),
-                    r.final,
                 ]
                 for r in failed[:MOST_FAILURES]
             ],
@@ -476,23 +477,25 @@ def write_results(
     BursarError
         When a file cannot be written.
     """
+    rows = result_rows(tasks, records, skipped=skipped, log_files=log_files)
+    # Both in one pass: to make the rows takes as long as to write them.
+    with replacing(table, newline="") as cells, replacing(jsonl, newline="") as lines:
+        _write_rows(lines, cells, tasks, rows)
+
+
+def result_rows(
+    tasks: Sequence[Task],
+    records: Sequence[AttemptRecord],
+    *,
+    skipped: Collection[int],
+    log_files: LogFiles,
+) -> Iterator[dict[str, Any]]:
+    """Yield the row of each task, see :func:`write_results`."""
     last: dict[int, tuple[AttemptRecord, int]] = {}
     for record in records:
         number = record.outcome.task
         # Only the last attempt of each task is written, with the number of attempts.
         last[number] = (record, last[number][1] + 1 if number in last else 1)
-
-    # Both in one pass: to make the rows takes as long as to write them.
-    with replacing(table, newline="") as cells, replacing(jsonl, newline="") as lines:
-        _write_rows(lines, cells, tasks, _rows(tasks, last, skipped, log_files))
-
-
-def _rows(
-    tasks: Sequence[Task],
-    last: dict[int, tuple[AttemptRecord, int]],
-    skipped: Collection[int],
-    log_files: LogFiles,
-) -> Iterator[dict[str, Any]]:
     for number, task in enumerate(tasks):
         row: dict[str, Any] = {"task": task.id, "name": task.name}
         if task.parameters:
@@ -536,13 +539,23 @@ def _write_rows(
 ) -> None:
     """Write rows as JSON Lines and as CSV."""
     encode = msgspec.json.Encoder().encode
+    write_row = csv_writer(cells, tasks)
+    for row in rows:
+        lines.write(encode(row).decode())
+        lines.write("\n")
+        write_row(row)
+
+
+def csv_writer(cells: TextIO, tasks: Sequence[Task]) -> Callable[[Mapping[str, Any]], object]:
+    """Write the titles of ``results.csv``, and return what writes a row."""
     names = list(dict.fromkeys(name for task in tasks for name in task.parameters))
     # A parameter may be called as a column is.
     titles = [f"parameter_{name}" if name in COLUMNS else name for name in names]
     table = csv.writer(cells, lineterminator="\n")
     table.writerow([*COLUMNS, *titles])
-    for row in rows:
-        lines.write(encode(row).decode())
-        lines.write("\n")
+
+    def write(row: Mapping[str, Any]) -> object:
         parameters = row.get("parameters", {})
-        table.writerow([*map(row.get, COLUMNS), *map(parameters.get, names)])
+        return table.writerow([*map(row.get, COLUMNS), *map(parameters.get, names)])
+
+    return write

@@ -1,7 +1,6 @@
 """Figures and tables for people: a run, the list of runs, requests, decisions and matches."""
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -148,123 +147,6 @@ def table_of(
     for row in rows:
         table.add_row(*row)
     return table
-
-
-# Tables for people: key figures of a run, the list of runs, requests, decisions and matches.
-
-
-def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) -> None:
-    """
-    Print a run's key figures as a table, and the command that resumes the run if one can.
-
-    Parameters
-    ----------
-    summary
-        The key figures, as ``bursar run --json`` prints them, or ``bursar simulate --json``.
-    console
-        Console to print on; None: one on stdout.
-    """
-    from rich.console import Console
-    from rich.table import Table
-
-    console = console or Console()
-    table = Table.grid(padding=(0, 2))
-    how = f", {summary['provisioning']}" if "provisioning" in summary else ""
-    table.add_row("run", f"{summary['run']}  ({summary['state']}{how})")
-    table.add_row("tasks", _tasks(summary))
-    table.add_row(
-        "makespan",
-        f"{span(summary['makespan_s'])}  "
-        f"({_foreseen(summary)} {span(summary['predicted_makespan_s'])})",
-    )
-    table.add_row("cost", _cost(summary))
-    if summary.get("recorded_cpu_s") is not None:
-        table.add_row("record", _record(summary))
-    if summary.get("unsettled"):
-        table.add_row(
-            "unsettled", f"{', '.join(summary['unsettled'])}: their cost is not known yet"
-        )
-    if summary["deadline_s"] is not None:
-        met = {None: "open", True: "met", False: "missed"}[summary["deadline_met"]]
-        table.add_row("deadline", f"{span(summary['deadline_s'])}  ({met})")
-    for site, others in summary.get("others", {}).items():
-        table.add_row("others", _others(site, others))
-    if summary["folder"] is not None:
-        table.add_row("folder", summary["folder"], style="bold")
-    console.print(table)
-    if summary.get("simulated"):
-        return
-    if summary["state"] in ("new", "running"):
-        console.print(f"look at it with: bursar attach {summary['run']}", soft_wrap=True)
-    # Only where resuming does something: other runs have ended.
-    if summary["state"] in ("interrupted", "budget-stopped", "unsettled"):
-        more = " --budget AMOUNT" if summary["state"] == "budget-stopped" else ""
-        console.print(f"go on with: bursar run --resume {summary['run']}{more}", soft_wrap=True)
-
-
-def _others(site: str, others: Mapping[str, Any]) -> str:
-    """Describe the effect of a simulation on a site's own jobs."""
-    waits = f"{span(others['mean_wait_s'])} on average"
-    return (
-        f"{others['jobs']} jobs of {site}'s own wait {waits}, "
-        f"{span(others['mean_wait_without_s'])} without this campaign"
-    )
-
-
-def print_runs(rows: Sequence[Mapping[str, Any]], console: "Console | None" = None) -> None:
-    """
-    The list of runs.
-
-    Parameters
-    ----------
-    rows
-        As ``bursar runs --json`` prints them.
-    """
-    from rich.console import Console
-
-    console = console or Console()
-    if not rows:
-        console.print("no runs")
-        return
-    shown = [
-        (
-            *(str(row[key]) for key in ("run", "state", "succeeded", "failed", "tasks")),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"])),
-        )
-        for row in rows
-    ]
-    titles = ("run", "state", "done", "failed", "tasks", "created")
-    console.print(table_of(*titles, rows=shown, right=slice(2, 5)))
-
-
-def _tasks(summary: Mapping[str, Any]) -> str:
-    parts = [f"{summary['succeeded']} of {summary['tasks']} succeeded"]
-    for key, word in (("failed", "failed"), ("skipped", "skipped"), ("not_run", "not run")):
-        if summary[key]:
-            parts.append(f"{summary[key]} {word}")
-    return ", ".join(parts)
-
-
-def _record(summary: Mapping[str, Any]) -> str:
-    """Processor time by the sites' own records beside what is billed."""
-    billed, theirs = summary["billed_cpu_s"], summary["recorded_cpu_s"]
-    text = f"{theirs:.0f} CPU s by the sites' own records, {billed:.0f} billed"
-    if summary["agrees"]:
-        return f"{text}: they agree"
-    return f"{text}: they DIFFER ({', '.join(summary['differing'])})"
-
-
-def _cost(summary: Mapping[str, Any]) -> str:
-    text = amount(summary["cost"], summary["currency"])
-    text += f"  ({_foreseen(summary)} {money(summary['predicted_cost'])}"
-    if summary["budget"] is not None:
-        text += f", budget {money(summary['budget'])}"
-    return text + ")"
-
-
-def _foreseen(summary: Mapping[str, Any]) -> str:
-    """Word for figures of before the run: what a plan says, or what a strategy lets expect."""
-    return "planned" if summary["processors"] else "expected"
 
 
 # The requests of a run, as a table.

@@ -1,7 +1,6 @@
 """A campaign as a run: made or resumed, carried out, written up."""
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import (
@@ -22,16 +21,16 @@ from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.folders import remove_unfinished
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
+from bursar.engine.run_tasks import RetriedFailures
 from bursar.market.account_records import paid_to
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.matching import Brokering
-from bursar.model.money import from_micros
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import Status
-from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
+from bursar.report.progress import RunProgress
 from bursar.runs.amendments import AMENDED, Amendment, AmendmentReply, receive_amendments
 from bursar.runs.data_mover import StagedDataMover
 from bursar.runs.detached_runs import RunViews
@@ -41,7 +40,14 @@ from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.payments import RunPayments
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
-from bursar.runs.run_watchers import ReplanMonitor, RunSignals, can_rebuy, end_by_signals
+from bursar.runs.run_watchers import (
+    ReplanMonitor,
+    RunSignals,
+    can_rebuy,
+    end_by_signals,
+    show_progress,
+    snapshot_of,
+)
 from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply
 from bursar.runs.surviving_workers import WorkerContactFile, outlives
 from bursar.sites.local import LocalSite
@@ -58,9 +64,6 @@ if TYPE_CHECKING:
 CHECK_INTERVAL = 1.0
 """Seconds between checks whether the goal will be met, at least."""
 
-_LEAST = 1e-3
-"""Seconds between two checks of the deadline."""
-
 
 def execute_campaign(
     folder: RunFolder,
@@ -70,7 +73,7 @@ def execute_campaign(
     environment: RunEnvironment | None = None,
     replan: Replan | None = None,
     changed: bool = False,
-    retry_failed: bool = False,
+    retry_failed: RetriedFailures = False,
     written_up: bool = True,
     progress: bool = False,
     anyway: bool = False,
@@ -87,7 +90,7 @@ def execute_campaign(
     changed
         Whether the campaign's goal differs from the one kept in the folder, and replaces it.
     retry_failed
-        Whether tasks that failed for good in an earlier incarnation are tried again.
+        Tasks that failed for good in an earlier incarnation and are tried again.
     written_up
         Whether results, bill and report are written.
     progress
@@ -150,7 +153,7 @@ async def _carry_out(
     info: RunManifest,
     environment: RunEnvironment,
     changed: bool,
-    retry_failed: bool,
+    retry_failed: RetriedFailures,
     progress: bool,
     payments: RunPayments | None,
 ) -> None:
@@ -200,7 +203,9 @@ async def _carry_out(
                     folder.write_campaign(campaign)
                 for outcome in execution.past:
                     forecast.learn(outcome, True)
-                showing = _watch(execution, campaign, plan, forecast, shown, environment.refresh)
+                showing = show_progress(
+                    execution, campaign, plan, forecast, shown, environment.refresh
+                )
                 watches = {"the progress display": showing}
                 supply = environment.supply
                 if isinstance(supply, PlannedSupply) and supply.replan and can_rebuy(plan):
@@ -212,7 +217,7 @@ async def _carry_out(
                     amend = partial(_amend, execution, folder, campaign, info, payments)
                     watches["the watch for a changed goal"] = receive_amendments(folder, amend)
                     watches["the view for other processes"] = views.serve(
-                        lambda: _snapshot(execution, campaign, plan, forecast)
+                        lambda: snapshot_of(execution, campaign, plan, forecast)
                     )
                 if payments is not None:
                     ledger = execution.guard.ledger
@@ -228,7 +233,7 @@ async def _carry_out(
                 # The tasks are done, but what they cost is not known: a resumption asks the sites
                 # again.
                 state = "unsettled"
-            shown.update(_snapshot(execution, campaign, plan, forecast))
+            shown.update(snapshot_of(execution, campaign, plan, forecast))
         except (KeyboardInterrupt, asyncio.CancelledError):
             state = "interrupted"
             raise
@@ -303,71 +308,6 @@ def _state(execution: RunExecution) -> RunState:
         case "goal" if not done:
             return "goal-stopped"
     return "finished" if done else "failed"
-
-
-async def _watch(
-    execution: RunExecution,
-    campaign: Campaign,
-    plan: Plan,
-    forecast: Forecast,
-    shown: RunProgress,
-    refresh: float,
-) -> None:
-    told: float | None = None
-    while True:
-        pause, deadline = math.inf, execution.goal.deadline
-        if shown.enabled:
-            shown.update(_snapshot(execution, campaign, plan, forecast))
-            pause = refresh
-        if deadline is not None and deadline != told:
-            if execution.elapsed > deadline:
-                execution.notify("the deadline has passed; the run goes on")
-                told = deadline
-            else:
-                pause = min(pause, max(deadline - execution.elapsed, _LEAST))
-        if math.isinf(pause):
-            await asyncio.get_running_loop().create_future()
-        await asyncio.sleep(pause)
-
-
-def _snapshot(
-    execution: RunExecution, campaign: Campaign, plan: Plan, forecast: Forecast
-) -> ProgressSnapshot:
-    counts = execution.counts
-    now = execution.dispatcher.now()
-    busy, running = execution.dispatcher.figures.busy(), execution.dispatcher.figures.running()
-    there = execution.provision.by_site()
-    ledger, spent = execution.guard.ledger, execution.guard.spent(now)
-    return ProgressSnapshot(
-        campaign=campaign.name,
-        elapsed=execution.elapsed,
-        total=counts.total,
-        succeeded=counts.succeeded,
-        running=counts.running,
-        waiting=counts.waiting,
-        failed=counts.failed,
-        skipped=counts.skipped,
-        spent=from_micros(spent),
-        # What leases have accrued is still held in the ledger, and shown as spent.
-        held=from_micros(max(0, ledger.spent + ledger.held - spent)),
-        budget=execution.goal.budget,
-        currency=plan.currency,
-        predicted_finish=plan.makespan,
-        current_finish=forecast.finish(execution.elapsed, sum(held for held, _ in there.values())),
-        deadline=execution.goal.deadline,
-        follows_plan=plan.processors > 0,
-        sites=tuple(
-            SiteProgress(
-                name=site,
-                processors=held,
-                busy=busy.get(site, 0),
-                running=running.get(site, 0),
-                asked=asked,
-                spent=from_micros(execution.guard.spent_at(site, now)),
-            )
-            for site, (held, asked) in there.items()
-        ),
-    )
 
 
 def _real(

@@ -16,7 +16,7 @@ from bursar.dispatch.journal_records import AttemptRecord, JournalState, RunEven
 from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher, DispatchOptions
-from bursar.engine.run_tasks import TaskCounts
+from bursar.engine.run_tasks import RetriedFailures, TaskCounts, is_retried
 from bursar.market.guard import BudgetDrain, BudgetEffect, BudgetGuard, BudgetHalt, budget_amount
 from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation
@@ -61,7 +61,7 @@ class RunExecution:
     folder
         The run's folder. Work that an earlier incarnation journalled counts as done.
     retry_failed
-        Whether tasks that failed for good in an earlier incarnation are tried again.
+        Tasks that failed for good in an earlier incarnation and are tried again.
     on_outcome
         Called with each outcome once it is durable.
     on_start
@@ -96,7 +96,7 @@ class RunExecution:
         environment: RunEnvironment,
         *,
         currency: str,
-        retry_failed: bool = False,
+        retry_failed: RetriedFailures = False,
         on_outcome: Callable[[AttemptRecord], None] | None = None,
         on_start: Callable[[Sequence[int]], None] | None = None,
         on_event: Callable[[str], None] | None = None,
@@ -154,7 +154,8 @@ class RunExecution:
             self.past = [
                 outcome
                 for outcome in journal.outcomes
-                if outcome.status is Status.SUCCEEDED or not self._retry_failed
+                if outcome.status is Status.SUCCEEDED
+                or not is_retried(self._retry_failed, outcome.task)
             ]
             await self._begin(journal)
         except BaseException:

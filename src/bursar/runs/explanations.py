@@ -18,6 +18,7 @@ from bursar.provisioning.accounting import (
     account_of,
     agree,
 )
+from bursar.runs.folder import find_task
 from bursar.runs.pool_controller import ASKED, BOUNDS, AllocationStep
 from bursar.runs.run_record import RunRecord
 
@@ -287,9 +288,7 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
         When there is no such task.
     """
     ids = [t.id for t in record.campaign.workflow.tasks]
-    if task not in ids:
-        raise InputError(f'no task "{task}"', hint=spelling_hint(task, ids))
-    number = ids.index(task)
+    number = find_task(ids, task, f"run {record.folder.name}")
     attempts = [r for r in record.journal.records if r.outcome.task == number]
     deals = _deals_of(record, number)
     begin = record.incarnations[0][0] if record.incarnations else 0.0

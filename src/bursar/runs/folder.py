@@ -271,17 +271,34 @@ class RunFolder:
     @classmethod
     def open(cls, base: Path, name: str) -> "RunFolder":
         """
-        Return the run of a name under ``base``, or at a path.
+        Return a run under ``base``, or at a path.
+
+        Parameters
+        ----------
+        name
+            Name of the run or its begin, if no other run begins so; ``last`` is the run that was
+            made last.
 
         Raises
         ------
         InputError
-            When there is no such run, with the nearest name as a hint.
+            When there is no such run, with the nearest name as a hint, or more than one.
         """
         for path in (base / name, Path(name)):
-            if (path / "run.json").is_file():
+            if name and (path / "run.json").is_file():
                 return cls(path.resolve())
-        known = [run.name for run in cls.all(base)]
+        runs = cls.all(base)
+        if name == "last" and runs:
+            return cls(runs[-1].path.resolve())
+        begun = [run for run in runs if name and run.name.startswith(name)]
+        if len(begun) == 1:
+            return cls(begun[0].path.resolve())
+        if begun:
+            raise InputError(
+                f'{len(begun)} runs under {base} begin with "{name}"',
+                hint=f"the last of them is {begun[-1].name}",
+            )
+        known = [run.name for run in runs]
         hint = spelling_hint(name, known) or (f"the last run is {known[-1]}" if known else None)
         raise InputError(f'no run "{name}" under {base}', hint=hint)
 
@@ -379,6 +396,38 @@ def _fresh_name(campaign: str) -> str:
 
 
 # The working directories of attempts: which of them stay when the run has ended.
+
+
+def find_task(ids: Sequence[str], name: str, where: str) -> int:
+    """
+    Return the number of a task that a user names.
+
+    Parameters
+    ----------
+    ids
+        Ids of the tasks.
+    name
+        Id, the begin of one if no other task's id begins so, or the number of the task, from 0.
+    where
+        Place of the tasks, for the error.
+
+    Raises
+    ------
+    InputError
+        When there is no such task, or more than one.
+    """
+    if name in ids:
+        return ids.index(name)
+    if name.isascii() and name.isdecimal() and int(name) < len(ids):
+        return int(name)
+    begun = [number for number, one in enumerate(ids) if name and one.startswith(name)]
+    if len(begun) == 1:
+        return begun[0]
+    if begun:
+        raise InputError(
+            f'{len(begun)} tasks in {where} begin with "{name}"', hint=f"one is {ids[begun[0]]}"
+        )
+    raise InputError(f'no task "{name}" in {where}', hint=spelling_hint(name, ids))
 
 
 class AttemptFolders:

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from bursar.dispatch.folders import folder_name
 from bursar.dispatch.journal import (
     count_statuses,
     is_written,
@@ -26,9 +28,10 @@ from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.plan import Plan
-from bursar.model.task import Outcome, Status
+from bursar.model.task import Outcome, Status, Task
 from bursar.provisioning.accounting import USAGE, PilotUsage
 from bursar.report.bill import Bill, make_bill
+from bursar.report.failures import FailureGroup, failures_to_dict, group_failures
 from bursar.runs.amendments import expected_after
 from bursar.runs.folder import RunFolder, RunManifest, RunState
 from bursar.runs.incarnations import RunIncarnation, incarnations_of, leases_of
@@ -177,6 +180,15 @@ class RunRecord:
         return frozenset(found)
 
     @cached_property
+    def failures(self) -> list[FailureGroup]:
+        """Tasks that failed for good, those that failed alike together."""
+        tasks = self.campaign.workflow.tasks
+        ends = sorted(self.final.values(), key=lambda record: record.outcome.task)
+        return group_failures(
+            tasks, ends, lambda r: read_error(self.folder, tasks[r.outcome.task], r)
+        )
+
+    @cached_property
     def all_ended(self) -> float | None:
         """
         Moment at which all tasks had ended or could not run any more; None: not yet.
@@ -213,6 +225,36 @@ class RunRecord:
             incarnation = max(0, bisect_right(begins, record.outcome.end) - 1)
             last[incarnation] = max(last[incarnation], record.outcome.end)
         return sum(last) - sum(begins)
+
+
+def log_files(
+    folder: RunFolder, number: int, task: str, record: AttemptRecord
+) -> tuple[Path | None, Path | None]:
+    """Return the files with an attempt's stdout and stderr; None for streams in the journal."""
+    outcome = record.outcome
+    stem = f"{folder_name(number, task)}.{outcome.attempt}"
+    return (
+        # A stream that was too long for the journal has its size there, and no content.
+        folder.logs / f"{stem}.stdout" if outcome.stdout_size > len(outcome.stdout) else None,
+        folder.logs / f"{stem}.stderr" if outcome.stderr_size > len(outcome.stderr) else None,
+    )
+
+
+_END = 4096
+"""Bytes of standard error that are looked at to explain a failure."""
+
+
+def read_error(folder: RunFolder, task: Task, record: AttemptRecord) -> bytes:
+    """Return the end of an attempt's standard error; empty where its file cannot be read."""
+    _, file = log_files(folder, record.outcome.task, task.id, record)
+    if file is None:
+        return record.outcome.stderr[-_END:]
+    try:
+        with file.open("rb") as source:
+            source.seek(-min(_END, file.stat().st_size), os.SEEK_END)
+            return source.read()
+    except OSError:
+        return b""
 
 
 def read_run(folder: RunFolder) -> RunRecord:
@@ -297,6 +339,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "deadline_s": goal.deadline,
         "deadline_met": met,
         "reason": proposal.get("reason", ""),
+        "failures": failures_to_dict(record.failures),
     }
 
 

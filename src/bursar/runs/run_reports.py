@@ -7,13 +7,13 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from bursar.dispatch.folders import folder_name, write_atomically
+from bursar.dispatch.folders import write_atomically
 from bursar.dispatch.journal import read_attempts
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.model.errors import BursarError, InputError, spelling_hint
+from bursar.model.errors import BursarError, InputError
 from bursar.report.run_report import ReportContent, write_report, write_results
-from bursar.runs.folder import RunFolder
-from bursar.runs.run_record import RunRecord, summarise
+from bursar.runs.folder import RunFolder, find_task
+from bursar.runs.run_record import RunRecord, log_files, summarise
 
 # The output of a task: from the journal, or from a file where it was long.
 
@@ -67,7 +67,7 @@ def read_logs(folder: RunFolder, task: str, attempt: int | None) -> AttemptLogs:
     Parameters
     ----------
     task
-        Id of the task.
+        Task, as :func:`bursar.runs.folder.find_task` takes it.
     attempt
         Number of the attempt; None: the last.
 
@@ -77,12 +77,8 @@ def read_logs(folder: RunFolder, task: str, attempt: int | None) -> AttemptLogs:
         When there is no such task or attempt, or it has not ended.
     """
     tasks = folder.read_campaign().workflow.tasks
-    number = next((i for i, t in enumerate(tasks) if t.id == task), None)
-    if number is None:
-        raise InputError(
-            f'no task "{task}" in run {folder.name}',
-            hint=spelling_hint(task, (t.id for t in tasks)),
-        )
+    number = find_task([t.id for t in tasks], task, f"run {folder.name}")
+    task = tasks[number].id
     records = read_attempts(folder.journal_file, number)
     if not records:
         raise InputError(f'task "{task}" has not ended yet: nothing is kept of it')
@@ -94,19 +90,6 @@ def read_logs(folder: RunFolder, task: str, attempt: int | None) -> AttemptLogs:
             raise InputError(f'task "{task}" has attempts {listed}, got {attempt}')
         record = known[attempt]
     return AttemptLogs(task, record, *log_files(folder, number, task, record))
-
-
-def log_files(
-    folder: RunFolder, number: int, task: str, record: AttemptRecord
-) -> tuple[Path | None, Path | None]:
-    """Return the files with an attempt's stdout and stderr; None for streams in the journal."""
-    outcome = record.outcome
-    stem = f"{folder_name(number, task)}.{outcome.attempt}"
-    return (
-        # A stream that was too long for the journal has its size there, and no content.
-        folder.logs / f"{stem}.stdout" if outcome.stdout_size > len(outcome.stdout) else None,
-        folder.logs / f"{stem}.stderr" if outcome.stderr_size > len(outcome.stderr) else None,
-    )
 
 
 def _copy(file: Path | None, content: bytes, target: BinaryIO) -> None:

@@ -1,13 +1,17 @@
 """What acts on a run from beside: signals that end it, and replanning when it misses its goal."""
 
 import asyncio
+import math
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from bursar.broker.feasibility import Forecast
+from bursar.model.campaign import Campaign
+from bursar.model.money import from_micros
 from bursar.model.plan import Plan
+from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
 from bursar.report.tables import money, span
 from bursar.runs.execution import RunExecution
 from bursar.runs.supply import PlannedSupply
@@ -184,3 +188,76 @@ def _is_below(value: float | None, limit: float) -> bool:
 def can_rebuy(plan: Plan) -> bool:
     """Whether the purchases of a plan can be given back and bought anew at any time."""
     return bool(plan.purchases) and all(purchase.slot.leased for purchase in plan.purchases)
+
+
+# What is shown of a run while it goes on.
+
+_LEAST = 1e-3
+"""Seconds between two checks of the deadline."""
+
+
+async def show_progress(
+    execution: RunExecution,
+    campaign: Campaign,
+    plan: Plan,
+    forecast: Forecast,
+    shown: RunProgress,
+    refresh: float,
+) -> None:
+    """Show how the run stands again and again, and say once when its deadline has passed."""
+    told: float | None = None
+    while True:
+        pause, deadline = math.inf, execution.goal.deadline
+        if shown.enabled:
+            shown.update(snapshot_of(execution, campaign, plan, forecast))
+            pause = refresh
+        if deadline is not None and deadline != told:
+            if execution.elapsed > deadline:
+                execution.notify("the deadline has passed; the run goes on")
+                told = deadline
+            else:
+                pause = min(pause, max(deadline - execution.elapsed, _LEAST))
+        if math.isinf(pause):
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(pause)
+
+
+def snapshot_of(
+    execution: RunExecution, campaign: Campaign, plan: Plan, forecast: Forecast
+) -> ProgressSnapshot:
+    """Return how a run stands."""
+    counts = execution.counts
+    now = execution.dispatcher.now()
+    busy, running = execution.dispatcher.figures.busy(), execution.dispatcher.figures.running()
+    there = execution.provision.by_site()
+    ledger, spent = execution.guard.ledger, execution.guard.spent(now)
+    return ProgressSnapshot(
+        campaign=campaign.name,
+        elapsed=execution.elapsed,
+        total=counts.total,
+        succeeded=counts.succeeded,
+        running=counts.running,
+        waiting=counts.waiting,
+        failed=counts.failed,
+        skipped=counts.skipped,
+        spent=from_micros(spent),
+        # What leases have accrued is still held in the ledger, and shown as spent.
+        held=from_micros(max(0, ledger.spent + ledger.held - spent)),
+        budget=execution.goal.budget,
+        currency=plan.currency,
+        predicted_finish=plan.makespan,
+        current_finish=forecast.finish(execution.elapsed, sum(held for held, _ in there.values())),
+        deadline=execution.goal.deadline,
+        follows_plan=plan.processors > 0,
+        sites=tuple(
+            SiteProgress(
+                name=site,
+                processors=held,
+                busy=busy.get(site, 0),
+                running=running.get(site, 0),
+                asked=asked,
+                spent=from_micros(execution.guard.spent_at(site, now)),
+            )
+            for site, (held, asked) in there.items()
+        ),
+    )

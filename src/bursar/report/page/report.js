@@ -427,10 +427,20 @@ addEventListener("error", (e) => {
   const shown = options.map((o, i) => [o, i]).filter(([, i]) => i % every === 0 || i === options.length - 1 || i === picked);
   if (options.length) table($("options"), ["", "#processors", "#makespan", "#cost", "#utilisation", "*where"],
     shown.map(([o, i]) => [i === picked ? "→" : "", o.processors, time(o.makespan_s), money(o.cost), o.utilisation === null ? "unknown" : Math.round(100 * o.utilisation) + "%", slotsOf(o)]), "");
-  table($("failures"), ["*task", "#attempt", "status", "*reason and end of stderr", "then"],
-    D.failures.rows.map((r) => [r[0], r[1], r[2], why(r), r[5] ? "given up" : "tried again"]), "None.");
+  const groups = S.failures || [];
+  const like = (g) => {
+    const box = el("div");
+    box.append(el("div", g.what));
+    if (g.first.meaning) box.append(el("p", g.first.meaning, "note"));
+    return box;
+  };
+  if (groups.length) table($("failures"), ["#tasks", "*what they have in common", "*the first", "*its command"],
+    groups.map((g) => [g.count, like(g), g.first.task + Object.entries(g.first.parameters).map(([k, v]) => ` ${k}=${v}`).join(","), g.first.command]), "");
+  table($("failures"), ["*task", "#attempt", "status", "*reason and end of stderr"],
+    D.failures.rows.map((r) => [r[0], r[1], r[2], why(r)]), "None.");
+  if (D.failures.tried_again) $("failures").append(el("p", `${count(D.failures.tried_again, "more failed attempt")} of tasks that were tried again`, "note"));
   for (const text of document.querySelectorAll("#failures pre")) text.scrollTop = 1e6; // the end tells
-  if (D.failures.count > D.failures.rows.length) $("failures").append(el("p", `and ${count(D.failures.count - D.failures.rows.length, "more failed attempt")}; results.jsonl holds the last of each task`, "note"));
+  if (D.failures.count > D.failures.rows.length) $("failures").append(el("p", `and ${count(D.failures.count - D.failures.rows.length, "more failed task")}; results.jsonl holds the last of each task`, "note"));
   table($("kinds"), ["*kind", "#tasks", "#total", "#median", "#longest", "#processor time", "#memory"],
     D.by_kind.map((r) => [r[0], r[1], time(r[2]), time(r[3]), time(r[4]), time(r[5]), bytes(r[6])]), "Nothing has succeeded yet.");
   table($("slowest"), ["*task", "*kind", "#took", "#estimate", "#processor time"],
