@@ -189,6 +189,15 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Plan, run and bill a campaign in simulated time: nothing is started or spent.",
     ),
     CommandEntry("runs", "runs", "List the runs, the oldest first."),
+    CommandEntry("tag", "kept_runs", "Give a run tags and a note, or show those that it has."),
+    CommandEntry(
+        "compare",
+        "kept_runs",
+        "Compare two runs: time, cost, failures, parameters, and tasks that both have.",
+    ),
+    CommandEntry(
+        "clean", "kept_runs", "Delete old runs; without --yes, list what would be deleted."
+    ),
     CommandEntry(
         "report",
         "runs",
@@ -329,6 +338,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             from bursar.cli import ledger
 
             ledger.register(app)
+        case "kept_runs":
+            from bursar.cli import kept_runs
+
+            kept_runs.register(app)
         case "replicas":
             from bursar.cli import replicas
 

@@ -138,12 +138,25 @@ def register(app: typer.Typer) -> None:
     app.command("why-not")(explain_site)
 
 
-def list_runs(runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
+def list_runs(
+    tag: Annotated[
+        str | None, typer.Option(metavar="TAG", help="List only runs with this tag.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="STATE", help="List only runs in this state.")
+    ] = None,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+) -> None:
     """List the runs, the oldest first."""
     from bursar.report.run_tables import print_runs
     from bursar.runs.run_record import summaries
 
-    rows = summaries(runs)
+    rows = [
+        row
+        for row in summaries(runs)
+        if (tag is None or tag in row["tags"]) and (state is None or state == row["state"])
+    ]
     if as_json:
         print_json({"runs": rows})
     else:

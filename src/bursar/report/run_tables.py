@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bursar.report.failures import print_failures
-from bursar.report.tables import amount, money, plain, span, table_of
+from bursar.report.tables import amount, money, plain, size, span, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,11 +91,20 @@ def print_runs(rows: Sequence[Mapping[str, Any]], console: "Console | None" = No
         (
             *(str(row[key]) for key in ("run", "state", "succeeded", "failed", "tasks")),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"])),
+            " ".join(row["tags"]),
         )
         for row in rows
     ]
-    titles = ("run", "state", "done", "failed", "tasks", "created")
-    console.print(table_of(*titles, rows=shown, right=slice(2, 5)))
+    titles = ["run", "state", "done", "failed", "tasks", "created", "tags"]
+    if not any(row["tags"] for row in rows):
+        titles.pop()
+    table = table_of(
+        *titles,
+        rows=[cells[: len(titles)] for cells in shown],
+        right=slice(2, 5),
+        whole=slice(0, 1),
+    )
+    console.print(table)
 
 
 def print_tasks(rows: Sequence[Mapping[str, Any]], count: int) -> None:
@@ -163,3 +172,120 @@ def _cost(summary: Mapping[str, Any]) -> str:
 def _foreseen(summary: Mapping[str, Any]) -> str:
     """Word for figures of before the run: what a plan says, or what a strategy lets expect."""
     return "planned" if summary["processors"] else "expected"
+
+
+def print_comparison(found: Mapping[str, Any]) -> None:
+    """
+    Two runs side by side.
+
+    Parameters
+    ----------
+    found
+        As ``bursar compare --json`` has it.
+    """
+    from rich.console import Console
+
+    console = Console()
+    shown = [
+        (title, *(_figure(row["name"], row[side]) for side in ("first", "second")), _ratio(row))
+        for title, row in ((_TITLES.get(row["name"]), row) for row in found["figures"])
+        if title is not None and not row["first"] is row["second"] is None
+    ]
+    table = table_of("", *found["runs"], "ratio", rows=shown, right=slice(3, 4))
+    console.print(table, highlight=False, markup=False)
+    tasks, runtimes = found["tasks"], found["runtimes"]
+    console.print(
+        f"{tasks['both']} tasks in both, {tasks['first_only']} only in the first, "
+        f"{tasks['second_only']} only in the second",
+        highlight=False,
+    )
+    if runtimes["median"] is not None:
+        console.print(
+            f"{runtimes['tasks']} tasks succeeded in both and took {runtimes['median']:.3g} times "
+            f"as long in the second ({runtimes['least']:.3g} to {runtimes['most']:.3g})",
+            highlight=False,
+        )
+    for word, side in (
+        ("failed only in the first", "first_only"),
+        ("failed only in the second", "second_only"),
+        ("failed in both", "both"),
+    ):
+        if names := found["failures"][side]:
+            listed = ", ".join(map(plain, names[:_MOST])) + (", ..." if len(names) > _MOST else "")
+            console.print(f"{len(names)} {word}: {listed}", highlight=False, markup=False)
+    for name, values in found["parameters"].items():
+        for word, side in (("first", "first_only"), ("second", "second_only")):
+            if some := values[side]:
+                listed = ", ".join(plain(str(value)) for value in some[:_MOST])
+                more = ", ..." if len(some) > _MOST else ""
+                console.print(
+                    f"{plain(name)} only in the {word}: {listed}{more}",
+                    highlight=False,
+                    markup=False,
+                )
+
+
+_MOST = 8
+"""Ids or values that a line lists."""
+_TITLES = {
+    "campaign": "campaign",
+    "state": "state",
+    "tasks": "tasks",
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "attempts": "attempts",
+    "makespan_s": "makespan",
+    "predicted_makespan_s": "expected makespan",
+    "processors": "processors",
+    "cost": "cost",
+    "predicted_cost": "expected cost",
+    "currency": "currency",
+    "budget": "budget",
+    "deadline_s": "deadline",
+    "deadline_met": "deadline met",
+}
+"""Figures that are printed, and their names."""
+
+
+def _figure(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_s"):
+        return span(value)
+    if name in ("cost", "predicted_cost", "budget"):
+        return money(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return plain(str(value))
+
+
+def _ratio(row: Mapping[str, Any]) -> str:
+    ratio = row["ratio"]
+    return "" if ratio is None or row["name"] in ("tasks", "processors") else f"{ratio:.3g}"
+
+
+def print_cleaning(rows: Sequence[Mapping[str, Any]], *, deleted: bool) -> None:
+    """
+    Runs that are deleted, or would be, and those that stay.
+
+    Parameters
+    ----------
+    rows
+        As ``bursar clean --json`` has them.
+    """
+    from rich.console import Console
+
+    console = Console()
+    done = "deleted" if deleted else "would be deleted"
+    shown = [
+        (row["run"], size(row["size"]), done if row["kept"] is None else f"stays: {row['kept']}")
+        for row in rows
+    ]
+    if shown:
+        table = table_of("run", "size", "", rows=shown, right=slice(1, 2))
+        console.print(table, highlight=False, markup=False)
+    total = sum(row["size"] for row in rows if row["kept"] is None)
+    count = sum(row["kept"] is None for row in rows)
+    console.print(f"{count} runs, {size(total)} {done}", highlight=False)
+    if count and not deleted:
+        console.print("delete them with --yes", highlight=False)

@@ -33,9 +33,11 @@ from bursar.provisioning.accounting import USAGE, PilotUsage
 from bursar.report.bill import Bill, make_bill
 from bursar.report.failures import FailureGroup, failures_to_dict, group_failures
 from bursar.runs.amendments import expected_after
+from bursar.runs.cleaning import size_of
 from bursar.runs.folder import RunFolder, RunManifest, RunState
 from bursar.runs.incarnations import RunIncarnation, incarnations_of, leases_of
 from bursar.runs.plan_file import read_plan
+from bursar.runs.run_labels import read_labels
 
 EXIT_STATUS: dict[RunState, int] = {
     "new": 1,
@@ -366,9 +368,17 @@ def is_late(record: RunRecord) -> bool | None:
     return True if now - first > longest else None
 
 
-def summaries(base: Path) -> list[dict[str, Any]]:
-    """Return one row for each run under a folder, the oldest first."""
-    rows = []
+def summaries(base: Path, *, sizes: bool = False) -> list[dict[str, Any]]:
+    """
+    Return one row for each run under a folder, the oldest first.
+
+    Parameters
+    ----------
+    sizes
+        Whether each row has ``size``, the bytes that the run takes on disk.
+    """
+    rows: list[dict[str, Any]] = []
+    users: dict[str, list[str]] = {}  # runs that reuse results of a run
     for folder in RunFolder.all(base):
         counts: dict[str, int] = {}
         try:
@@ -384,6 +394,9 @@ def summaries(base: Path) -> list[dict[str, Any]]:
         except BursarError:
             continue
         succeeded = counts.get(Status.SUCCEEDED, 0)
+        labels = read_labels(folder.path)
+        if reused := getattr(info, "reused_from", ""):
+            users.setdefault(reused, []).append(folder.name)
         rows.append(
             {
                 "run": folder.name,
@@ -394,6 +407,12 @@ def summaries(base: Path) -> list[dict[str, Any]]:
                 "failed": sum(counts.values()) - succeeded,
                 "created": info.created,
                 "finished": info.finished,
+                "tags": labels.tags,
+                "note": labels.note,
             }
         )
+        if sizes:
+            rows[-1]["size"] = size_of(folder.path)
+    for row in rows:
+        row["used_by"] = users.get(row["run"], [])
     return rows

@@ -1,0 +1,168 @@
+"""Commands for runs that one keeps: ``tag``, ``compare`` and ``clean``."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder, print_json, print_note
+from bursar.model.errors import BursarError, InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``bursar tag``, ``bursar compare`` and ``bursar clean`` to the command line."""
+    app.command("tag")(tag_run)
+    app.command("compare")(compare)
+    app.command("clean")(clean)
+
+
+def tag_run(
+    run: RunName,
+    tags: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TAG]...", help="Tags to give the run.", show_default=False),
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="TAG", help="Tag to take away.")
+    ] = None,
+    note: Annotated[
+        str | None,
+        typer.Option("--note", metavar="TEXT", help='Note to keep with the run; "" for none.'),
+    ] = None,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Give a run tags and a note, or show those that it has.
+
+    A run with the tag keep is never deleted by bursar clean.
+    """
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.run_labels import change_labels
+
+    folder = RunFolder.open(runs, run)
+    labels = change_labels(folder.path, add=tags or (), remove=remove or (), note=note)
+    if as_json:
+        print_json({"run": folder.name, "tags": labels.tags, "note": labels.note})
+        return
+    print(f"{folder.name}: {' '.join(labels.tags) or 'no tags'}")
+    if labels.note:
+        print(labels.note)
+
+
+def compare(
+    first: RunName,
+    second: RunName,
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            "--chart",
+            metavar="FILE",
+            help="Draw the runtimes of tasks that both have to this file: .html, .svg or .png.",
+        ),
+    ] = None,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two runs: time, cost, failures, parameters, and tasks that both have."""
+    from bursar.report.run_tables import print_comparison
+    from bursar.runs.comparison import compare_runs
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.run_record import read_run
+
+    records = [read_run(RunFolder.open(runs, name)) for name in (first, second)]
+    found = compare_runs(*records)
+    if chart is not None:
+        from bursar.report.charts import SAVED_AS, check_chart_libraries, save_chart
+
+        if chart.suffix not in SAVED_AS:
+            raise InputError(f"expected a name that ends in {', '.join(SAVED_AS)}", where="--chart")
+        check_chart_libraries()
+        from bursar.report.comparison_chart import comparison_chart
+
+        save_chart(comparison_chart(found), chart)
+        print_note(f"wrote {chart}")
+    if as_json:
+        print_json(found)
+    else:
+        print_comparison(found)
+
+
+def clean(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Runs to delete. Default: all.", show_default=False
+        ),
+    ] = None,
+    older: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only runs made longer ago: 30d, 12h.")
+    ] = None,
+    larger: Annotated[
+        str | None, typer.Option(metavar="SIZE", help='Only runs that take more: "1 GB".')
+    ] = None,
+    keep: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Keep the latest N runs of each campaign.")
+    ] = 0,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE", help="Only runs in this state. Default: finished and failed."
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete them. Without, they are only listed.")
+    ] = False,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Delete old runs; without --yes, list what would be deleted.
+
+    Runs that go on, that owe money, whose results another run reuses, and those with the tag keep
+    are never deleted.
+    """
+    from bursar.formats.units import parse_duration, parse_size
+    from bursar.report.run_tables import print_cleaning
+    from bursar.runs.cleaning import CleaningRule, check_rule, decide, delete_run
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.run_record import summaries
+
+    rule = CleaningRule(
+        names=[RunFolder.open(runs, name).name for name in names or ()],
+        older=None if older is None else _parsed(parse_duration, older, "--older"),
+        larger=None if larger is None else _parsed(parse_size, larger, "--larger"),
+        states=tuple(state) if state else CleaningRule().states,
+        keep=keep,
+    )
+    check_rule(rule)
+    rows = summaries(runs, sizes=True)
+    sizes = {row["run"]: row["size"] for row in rows}
+    found: list[dict[str, Any]] = [
+        {"run": name, "size": sizes[name], "kept": reason or None, "deleted": False}
+        for name, reason in decide(rows, rule, time.time())
+    ]
+    errors = []
+    for row in found:
+        if yes and row["kept"] is None:
+            try:
+                delete_run(RunFolder.open(runs, row["run"]))
+                row["deleted"] = True
+            except BursarError as error:
+                errors.append(str(error))
+    if as_json:
+        print_json({"runs": found, "errors": errors})
+    else:
+        print_cleaning(found, deleted=yes)
+    for text in errors:
+        print_note(text)
+    if errors:
+        raise typer.Exit(1)
+
+
+def _parsed(parse: Any, text: str, option: str) -> Any:
+    try:
+        return parse(text)
+    except InputError as error:
+        raise error.within(option) from None
