@@ -89,7 +89,15 @@ def test_runs_are_listed_with_what_was_done() -> None:
     """One row each; without any, a word."""
     text = io.StringIO()
     console = Console(file=text, width=120)
-    row = {"run": "a", "state": "failed", "succeeded": 3, "failed": 2, "tasks": 9, "created": 0.0}
+    row: dict[str, Any] = {
+        "run": "a",
+        "state": "failed",
+        "succeeded": 3,
+        "failed": 2,
+        "tasks": 9,
+        "created": 0.0,
+    }
+    row["tags"] = []
     print_runs([row, {**row, "run": "b"}], console)
     lines = text.getvalue().splitlines()
     print_runs([], console)
