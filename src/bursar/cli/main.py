@@ -268,6 +268,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Bid in a service's auction until it is over. Prints the agreement's id if the lot is won.",
     ),
     CommandEntry(
+        "exchange",
+        "exchange",
+        "Buy and sell processors at an exchange, where several owners and buyers meet.",
+    ),
+    CommandEntry(
         "top",
         "service_commands",
         "Show a service live: instances, workers, throughput and spending.",
@@ -325,6 +330,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             campaigns.register_plan(app)
             campaigns.register_run(app)
             campaigns.register_simulate(app)
+        case "exchange":
+            from bursar.cli import exchange
+
+            exchange.register(app)
         case "ledger":
             from bursar.cli import ledger
 
