@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.forked import ForkedCommand
 from tests.service.service_process import Served, served
 
@@ -121,6 +122,7 @@ def town(folder: Path, owners: int, *, rule: str = "double", confirm: int = 20) 
             for command in made.running:
                 if command.poll() is None:
                     command.kill()
+                    command.communicate(60.0)
 
 
 def result(command: ForkedCommand, status: int = 0) -> dict[str, Any]:
@@ -204,3 +206,90 @@ def test_three_owners_and_five_buyers_meet(tmp_path: Path) -> None:
         with made.client("owner-2", "exchange") as client:
             (clearing,) = client.exchange().clearings
         assert (clearing.price, clearing.processors) == (price, 4)
+
+
+@pytest.mark.long
+def test_shares_and_a_seller_that_is_gone(tmp_path: Path) -> None:
+    """
+    Bids of 30 and 10 SU share 4 processors of two owners: 3 to 1.
+
+    The command of the first owner is killed, and goes on by its key. That of the second is killed
+    for good: its trades are undone at the start, and it is named. So the first buyer pays 20 of
+    its 30 SU, and the other nothing.
+    """
+    with town(tmp_path, 2, rule="share", confirm=5) as made:
+        for name in made.services:
+            made.environment(name, name)
+        for name in ("ann", "bob"):
+            made.environment(name)
+        made.announce(20)
+        for name in made.services:
+            asking = made.sell(name, "-p", "2", "--key", "one")
+            with made.client(name, "exchange") as client:
+                while not client.exchange_orders():
+                    assert asking.poll() is None, asking.communicate(10.0)
+                    time.sleep(0.05)
+            asking.kill()
+            asking.communicate(60.0)
+        first = made.sell("owner-0", "-p", "2", "--key", "one")
+        ann = made.start("ann", "bid", "30 SU", "--json")
+        with made.client("ann", "exchange") as client:
+            while not client.exchange_orders():
+                time.sleep(0.05)
+        bob = made.start("bob", "bid", "10", "--json")
+        trades = result(ann)["trades"]
+        assert [(t["processors"], t["amount"], t["state"]) for t in trades] == [
+            (2, 20_000_000, "delivered"),
+            (1, 10_000_000, "undone"),
+        ]
+        assert trades[1]["seller"] == "owner-1"
+        (lost,) = result(bob, 3)["trades"]
+        assert (lost["state"], lost["seller"]) == ("undone", "owner-1")
+        assert result(first)["agreements"] == [trades[0]["agreement"]]
+        for name, paid in (("ann", 20_000_000), ("bob", 0)):
+            with made.client(name, "exchange") as client:
+                account = client.account()
+            assert (account.balance, account.held, account.spent) == (CREDIT - paid, 0, paid)
+        # Started again too late, the command says so, and gives the processors back.
+        assert result(made.sell("owner-1", "-p", "2", "--key", "one"), 3)["agreements"] == []
+        with made.client("owner-1", "owner-1") as client:
+            assert [deal.state for deal in client.agreements()] in (["over"], ["cancelled"])
+
+
+def test_wrong_orders_are_one_line(tmp_path: Path) -> None:
+    """What, where, and what was expected; nothing is set aside for them."""
+    wrong = {
+        ("bid", "much", "-p", "1"): "PRICE: expected a price",
+        ("bid", "5"): "--processors: expected how many",
+        ("bid", "1 EUR/core-hour", "-p", "1"): "PRICE: the exchange counts in SU",
+        ("bid", "1e12", "-p", "9"): "PRICE: the whole order is too large",
+        ("bid", "10000", "-p", "1"): "exchange: costs 6000000 SU, the account has 1000 SU",
+        ("ask", "-p", "1", "--from", "owner-0"): "PRICE: expected the lowest price",
+        ("ask", "1", "-p", "5", "--from", "owner-0"): "owner-0: processors: has 4 processors",
+        ("withdraw", "nothing"): 'exchange: no order "nothing"',
+    }
+    with town(tmp_path, 1) as made:
+        made.environment("owner-0", "owner-0")
+        for words, said in wrong.items():
+            command = made.start("owner-0", *words)
+            _, errors = command.communicate(60.0)
+            assert command.returncode == (1 if "costs" in said else 2), errors
+            assert errors.startswith(f"bursar: {said}"), errors
+            assert errors.count("\n") <= 2, errors
+        with made.client("owner-0", "exchange") as client:
+            assert client.exchange_orders() == []
+            assert client.account().held == 0
+        with made.client("owner-0", "owner-0") as client:
+            assert client.agreements() == []
+        # The tables, with nothing in them and with an order.
+        for words, said in (("orders", "no orders"), ("trades", "no trades")):
+            shown, _ = made.start("owner-0", words).communicate(60.0)
+            assert shown.strip() == said
+        bid = made.start("owner-0", "bid", "6 SU/core-hour", "-p", "2", "--no-wait")
+        assert bid.communicate(60.0)[0] == ""
+        shown, _ = made.start("owner-0", "orders").communicate(60.0)
+        assert "bid, 2 at 1 SU each" in shown
+        with made.client("owner-0", "exchange") as client:
+            (order,) = client.exchange_orders()
+        taken = made.start("owner-0", "withdraw", order.id)
+        assert taken.communicate(60.0)[1] == f"withdrawn: {order.id}\n"

@@ -246,6 +246,7 @@ def _order(
         When the price cannot be read, or does not fit the rule of the exchange.
     """
     from bursar.formats.units import parse_amount, parse_price
+    from bursar.market.agreement import LARGEST
     from bursar.model.money import to_micros
     from bursar.remote.exchange_trading import limit_of
     from bursar.remote.market_messages import NewOrder
@@ -271,6 +272,8 @@ def _order(
         raise error.within("PRICE") from None
     if currency not in (None, info.currency):
         raise InputError(f"the exchange counts in {info.currency}", where="PRICE")
+    if amount * max(1, processors) > LARGEST:
+        raise InputError("the whole order is too large", where="PRICE")
     return NewOrder(
         key=key,
         side=side,

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from bursar.market.agreement import LARGEST
 from bursar.remote.messages import Count, Name, RequestStruct, ResponseStruct, Seconds
 
 
@@ -182,7 +183,7 @@ class NewOrder(RequestStruct, frozen=True):
     start: float
     seconds: float
     processors: Annotated[int, Meta(ge=0, le=10**6)] = 0
-    amount: Annotated[int, Meta(ge=0, le=10**15)] = 0
+    amount: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
     customer: Annotated[str, Meta(max_length=200)] = ""
     service: Annotated[str, Meta(max_length=500)] = ""
 
@@ -321,7 +322,7 @@ class HandedPart(RequestStruct, frozen=True):
     deal: Name
     customer: Name
     processors: Annotated[int, Meta(ge=1)]
-    amount: Annotated[int, Meta(ge=0, le=10**15)]
+    amount: Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class HandOver(RequestStruct, frozen=True):

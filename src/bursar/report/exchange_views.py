@@ -29,8 +29,8 @@ def print_exchange(info: ExchangeInfo) -> None:
         return
     cleared = [
         (
-            _moment(one.closes),
-            _moment(one.start),
+            _minute(one.closes),
+            _minute(one.start),
             span(one.seconds),
             str(one.processors),
             "" if one.price is None else format_amount(one.price, info.currency),
@@ -43,54 +43,47 @@ def print_exchange(info: ExchangeInfo) -> None:
 
 
 def print_orders(orders: Sequence[OrderInfo]) -> None:
-    """Print a row for each order."""
-    from rich.console import Console
-
+    """Print a line for each order."""
     if not orders:
         print("no orders")
-        return
-    rows = [
-        (
-            plain(order.id),
-            order.side,
-            order.state,
-            _moment(order.closes),
-            str(order.processors or ""),
-            format_amount(order.amount, order.currency) if order.amount else "",
-            str(order.traded),
-            format_amount(order.held, order.currency) if order.held else "",
-        )
-        for order in orders
-    ]
-    heads = ("order", "side", "state", "cleared", "processors", "limit", "traded", "set aside")
-    Console().print(table_of(*heads, rows=rows, right=slice(4, None), whole=slice(1)))
+    for order in orders:
+        held = f", {format_amount(order.held, order.currency)} set aside" if order.held else ""
+        when = f"to be cleared {_minute(order.closes)}" if order.state == "open" else order.state
+        print(f"{plain(order.id)}  {_wish(order)}, {when}{held}")
+
+
+def _wish(order: OrderInfo) -> str:
+    """Return what a user wants, and what of it was traded."""
+    amount = format_amount(order.amount, order.currency)
+    if order.processors and order.amount:
+        wish = f"{order.side}, {order.processors} at {amount} each"
+    else:  # of shares
+        wish = f"{order.side}, {order.processors or amount}"
+    return f"{wish}; traded {order.traded}" if order.state == "cleared" else wish
 
 
 def print_trades(trades: Sequence[TradeInfo]) -> None:
-    """Print a row for each trade, and a line for each that was undone."""
-    from rich.console import Console
-
+    """Print a line for each trade, and a second one for its agreement or why it was undone."""
     if not trades:
         print("no trades")
-        return
-    rows = [
-        (
-            "sold" if trade.side == "ask" else "bought",
-            trade.state,
-            _moment(trade.start),
-            str(trade.processors),
-            format_amount(trade.amount, trade.currency),
-            plain(trade.customer if trade.side == "ask" else trade.seller),
-            plain(trade.service),
-            plain(trade.agreement),
-        )
-        for trade in trades
-    ]
-    heads = ("", "state", "from", "processors", "price", "with", "service", "agreement")
-    Console().print(table_of(*heads, rows=rows, right=slice(3, 5), whole=slice(7, 8)))
     for trade in trades:
-        if trade.reason:
-            print(f"{plain(trade.id)}: {plain(trade.seller)}: {plain(trade.reason)}")
+        verb = "sold" if trade.side == "ask" else "bought"
+        said = f"{verb} {trade.processors} for {span(trade.seconds)}"
+        price = format_amount(trade.amount, trade.currency)
+        print(f"{_minute(trade.start)}  {said}, {price}, {_outcome(trade)}")
+        if trade.agreement:
+            print(f"{'':13}agreement {plain(trade.agreement)}")
+
+
+def _outcome(trade: TradeInfo) -> str:
+    """Return how far a trade has come, and with whom."""
+    if trade.side == "ask":
+        with_whom = f"to {plain(trade.customer)}"
+    else:
+        with_whom = f"by {plain(trade.seller)} at {plain(trade.service)}"
+    if trade.state == "undone":
+        return f"undone: {plain(trade.reason)} ({with_whom})"
+    return f"{trade.state} {with_whom}"
 
 
 def outcome_document(outcome: OrderOutcome) -> dict[str, Any]:
@@ -107,12 +100,7 @@ def print_outcome(outcome: OrderOutcome, note: Callable[[str], None]) -> None:
     for trade in outcome.trades:
         price = format_amount(trade.amount, trade.currency)
         said = f"{trade.processors} processors for {span(trade.seconds)}, {price}"
-        if trade.state == "undone":
-            note(f"undone: {said}, of {plain(trade.seller)}: {plain(trade.reason)}")
-        elif trade.side == "ask":
-            note(f"{trade.state} to {plain(trade.customer)}: {said}")
-        else:
-            note(f"{trade.state} by {plain(trade.seller)} at {plain(trade.service)}: {said}")
+        note(f"{said}: {_outcome(trade)}")
     if outcome.order.state == "withdrawn":
         note("withdrawn")
     elif outcome.order.state == "cleared" and not outcome.trades:
@@ -121,3 +109,7 @@ def print_outcome(outcome: OrderOutcome, note: Callable[[str], None]) -> None:
 
 def _moment(at: float) -> str:
     return time.strftime("%m-%d %H:%M:%S", time.localtime(at))
+
+
+def _minute(at: float) -> str:
+    return time.strftime("%m-%d %H:%M", time.localtime(at))

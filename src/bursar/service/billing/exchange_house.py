@@ -8,6 +8,7 @@ from typing import NoReturn
 import msgspec
 from msgspec.structs import replace
 
+from bursar.market.agreement import LARGEST
 from bursar.market.exchange_book import (
     ClearingRecord,
     ExchangeLot,
@@ -454,7 +455,7 @@ def _check(order: ExchangeOrder, others: list[ExchangeOrder]) -> None:
         raise _wrong("amount", "shares are sold at any price, an ask names none")
     if not order.amount and order.side == "bid":
         raise _wrong("amount", "expected more than nothing")
-    if order.hold > 10**15:
+    if order.hold > LARGEST:
         raise _wrong("amount", "the whole order is too large")
     if (order.side == "ask") != bool(order.service):
         raise _wrong("service", "an ask names where its processors are, a bid does not")
