@@ -105,7 +105,7 @@ def bid(
         placed = await client.place_order(order)
         _tell(placed)
         if wait:
-            return await outcome_of(client, placed.id)
+            return await outcome_of(client, placed.key)
         return OrderOutcome(order=placed)
 
     _finish(_carried_out(site, work), as_json=as_json, wait=wait)
@@ -220,10 +220,9 @@ async def _known(
     from bursar.remote.market_messages import NewOrder
 
     info = await client.exchange()
-    for order in await client.exchange_orders() if key is not None else ():
-        if order.key == key:
-            wanted = {name: getattr(order, name) for name in NewOrder.__struct_fields__}
-            return info, NewOrder(**wanted)
+    for order in await client.exchange_orders(key) if key else ():
+        wanted = {name: getattr(order, name) for name in NewOrder.__struct_fields__}
+        return info, NewOrder(**wanted)
     return info, None
 
 

@@ -405,14 +405,14 @@ def exchange() -> ApiCall[market.ExchangeInfo]:
     return request(routes.EXCHANGE)
 
 
-def exchange_orders() -> ApiCall[list[market.OrderInfo]]:
-    """List the caller's orders at the exchange."""
-    return _field_of(request(routes.EXCHANGE_ORDERS), "orders")
+def exchange_orders(key: str = "") -> ApiCall[list[market.OrderInfo]]:
+    """List the caller's last orders at the exchange, or the one of a key."""
+    return _field_of(request(routes.EXCHANGE_ORDERS, key=key), "orders")
 
 
-def exchange_trades() -> ApiCall[list[market.TradeInfo]]:
-    """List the caller's trades at the exchange."""
-    return _field_of(request(routes.EXCHANGE_TRADES), "trades")
+def exchange_trades(order: str = "") -> ApiCall[list[market.TradeInfo]]:
+    """List the trades of the caller's last orders at the exchange, or of one order."""
+    return _field_of(request(routes.EXCHANGE_TRADES, order=order), "trades")
 
 
 def place_order(order: market.NewOrder) -> ApiCall[market.OrderInfo]:

@@ -10,6 +10,7 @@ the exchange may still undo, and nothing is paid before it is delivered.
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -31,6 +32,9 @@ from bursar.remote.market_messages import (
 
 POLL = 0.5
 """Seconds between two questions about an order."""
+
+LONGEST_POLL = 10.0
+"""Seconds between two questions about an order, long before it is cleared."""
 
 
 class OrderOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,21 +75,22 @@ def limit_of(price: float, lot: ExchangeInfo, *, buys: bool) -> Micros:
     return math.floor(units) if buys else math.ceil(units)
 
 
-async def outcome_of(client: AsyncServiceClient, order: str, *, poll: float = POLL) -> OrderOutcome:
+async def outcome_of(client: AsyncServiceClient, key: str, *, poll: float = POLL) -> OrderOutcome:
     """
     Wait until an order is withdrawn, or cleared and each of its trades delivered or undone.
 
     Parameters
     ----------
+    key
+        The caller's name of the order.
     poll
-        Seconds between two questions.
+        Seconds between two questions; before the clearing, up to :data:`LONGEST_POLL`.
     """
-    while True:
-        found = await _known(client, order)
-        under_way = any(trade.state in ("matched", "confirmed") for trade in found.trades)
-        if found.order.state != "open" and not under_way:
-            return found
+    found = await _cleared(client, key, poll)
+    while any(trade.state in ("matched", "confirmed") for trade in found.trades):
         await asyncio.sleep(poll)
+        found = await _known(client, key)
+    return found
 
 
 async def sell_at(
@@ -137,12 +142,11 @@ async def sell_at(
         await service.cancel_agreement(reservation.id)
         raise
     placed(ask)
-    while (found := await _known(exchange, ask.id)).order.state == "open":
-        await asyncio.sleep(poll)
+    found = await _cleared(exchange, ask.key, poll)
     sold = [t for t in [await _confirmed(exchange, t) for t in found.trades] if t is not None]
     if not sold:
         await service.cancel_agreement(reservation.id)
-        return await _known(exchange, ask.id)
+        return await _known(exchange, ask.key)
     # One call for all parts: what is left over is free again, and must not be sold to others before
     # the last part is.
     handed = await service.hand_over(
@@ -162,7 +166,7 @@ async def sell_at(
         if not part.agreement:
             step = SellerReport(step="refused", reason=part.reason[:500])
         await _reported(exchange, part.deal, step)
-    return await _known(exchange, ask.id)
+    return await _known(exchange, ask.key)
 
 
 async def _confirmed(exchange: AsyncServiceClient, trade: TradeInfo) -> TradeInfo | None:
@@ -181,9 +185,16 @@ async def _reported(
         raise
 
 
-async def _known(client: AsyncServiceClient, order: str) -> OrderOutcome:
-    # The orders first: an order that is told as cleared has all its trades by then.
-    orders = await client.exchange_orders()
-    trades = await client.exchange_trades()
-    found = next(one for one in orders if one.id == order)
-    return OrderOutcome(order=found, trades=tuple(t for t in trades if t.order == order))
+async def _cleared(client: AsyncServiceClient, key: str, poll: float) -> OrderOutcome:
+    """Wait until an order is open no more."""
+    while (found := await _known(client, key)).order.state == "open":
+        # An hour before the clearing there is little to ask for: half of the time is slept.
+        left = min(LONGEST_POLL, (found.order.closes - time.time()) / 2)
+        await asyncio.sleep(max(poll, left))
+    return found
+
+
+async def _known(client: AsyncServiceClient, key: str) -> OrderOutcome:
+    # The order first: an order that is told as cleared has all its trades by then.
+    (order,) = await client.exchange_orders(key)
+    return OrderOutcome(order=order, trades=tuple(await client.exchange_trades(order.id)))

@@ -98,6 +98,9 @@ class InvoiceInfo(ResponseStruct, frozen=True):
 
 # The exchange.
 
+MOST_PROCESSORS = 10_000
+"""Processors of one order, and so the most trades of an ask."""
+
 
 class ClearingInfo(ResponseStruct, frozen=True):
     """
@@ -182,7 +185,7 @@ class NewOrder(RequestStruct, frozen=True):
     closes: float
     start: float
     seconds: float
-    processors: Annotated[int, Meta(ge=0, le=10**6)] = 0
+    processors: Annotated[int, Meta(ge=0, le=MOST_PROCESSORS)] = 0
     amount: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
     customer: Annotated[str, Meta(max_length=200)] = ""
     service: Annotated[str, Meta(max_length=500)] = ""
@@ -328,7 +331,7 @@ class HandedPart(RequestStruct, frozen=True):
 class HandOver(RequestStruct, frozen=True):
     """Division of a reservation among customers; what is left over is free again."""
 
-    parts: Annotated[list[HandedPart], Meta(max_length=1000)]
+    parts: Annotated[list[HandedPart], Meta(max_length=MOST_PROCESSORS)]
 
 
 class HandedAgreement(ResponseStruct, frozen=True):

@@ -112,6 +112,18 @@ class HeardQuery(RequestStruct, frozen=True):
     after: Count = 0
 
 
+class OrdersQuery(RequestStruct, frozen=True):
+    """Select the caller's order of a key; empty: the last 1,000."""
+
+    key: Annotated[str, Meta(max_length=200)] = ""
+
+
+class TradesQuery(RequestStruct, frozen=True):
+    """Select the trades of one of the caller's orders; empty: of the last 1,000."""
+
+    order: Annotated[str, Meta(max_length=200)] = ""
+
+
 class UsageQuery(RequestStruct, frozen=True):
     """Select the signed records after number ``after`` of the caller's chain."""
 
@@ -520,7 +532,12 @@ EXCHANGE = _route(
     "GET /exchange", "exchange", "read", market.ExchangeInfo, "What is cleared next and was last"
 )
 EXCHANGE_ORDERS = _route(
-    "GET /exchange/orders", "exchange-orders", "read", market.OrderList, "The caller's orders"
+    "GET /exchange/orders",
+    "exchange-orders",
+    "read",
+    market.OrderList,
+    "The caller's orders",
+    query=OrdersQuery,
 )
 PLACE_ORDER = _route(
     "POST /exchange/orders",
@@ -538,7 +555,12 @@ WITHDRAW_ORDER = _route(
     "An order that is not cleared yet is withdrawn",
 )
 EXCHANGE_TRADES = _route(
-    "GET /exchange/trades", "exchange-trades", "read", market.TradeList, "The caller's trades"
+    "GET /exchange/trades",
+    "exchange-trades",
+    "read",
+    market.TradeList,
+    "The caller's trades",
+    query=TradesQuery,
 )
 REPORT_TRADE = _route(
     "POST /exchange/trades/{trade}",

@@ -217,6 +217,39 @@ def test_a_clearing_that_was_missed_is_made_up_for_or_given_up() -> None:
         assert shop.billing.faults() == []
 
 
+def test_an_exchange_that_is_given_up_clears_what_it_has() -> None:
+    """The service's file has none any more; orders that stand are cleared, new ones refused."""
+    shop = exchange_shop()
+    placed(shop, "ann", "bid", 2, 10 * MICROS)
+    placed(shop, "uni", "ask", 2, 4 * MICROS)
+    asked = wish(shop, "bid", 1, MICROS, key="late")
+    closes = shop.billing.exchange.info("ann", shop.now).closes
+    shop.journal.commit()
+    shop.sell_by(MarketSettings(credit=1_000.0))
+    shop.crash()
+    assert refused(lambda: shop.billing.exchange.place("ann", asked, shop.now)).status == 404
+    shop.wait(closes - shop.now)
+    assert [t.state for t in shop.billing.exchange.trades("ann").trades] == ["matched"]
+    assert shop.billing.faults() == []
+
+
+def test_orders_and_trades_are_asked_for_one_by_one() -> None:
+    """By key and by order; those of others are not found."""
+    shop = exchange_shop()
+    for key in ("one", "two"):
+        placed(shop, "ann", "bid", 1, 10 * MICROS, key=key)
+    placed(shop, "uni", "ask", 2, 4 * MICROS)
+    cleared(shop)
+    exchange = shop.billing.exchange
+    first, second = exchange.orders("ann").orders
+    assert exchange.orders("ann", "two").orders == [second]
+    assert exchange.orders("bob", "two").orders == []
+    (trade,) = exchange.trades("ann", first.id).trades
+    assert trade.order == first.id
+    assert exchange.trades("uni", first.id).trades == []
+    assert len(exchange.trades("uni").trades) == len(exchange.trades("ann").trades) == 2
+
+
 # What owners set aside.
 
 
@@ -325,15 +358,15 @@ class FlakyClient:
     async def place_order(self, order: market.NewOrder) -> market.OrderInfo:
         return self.asked(lambda: self.house.place(self.user, order, self.shop.now))
 
-    async def exchange_orders(self) -> list[market.OrderInfo]:
+    async def exchange_orders(self, key: str) -> list[market.OrderInfo]:
         # Time passes while one waits for the clearing.
-        found = self.asked(lambda: self.house.orders(self.user).orders)
+        found = self.asked(lambda: self.house.orders(self.user, key).orders)
         if any(order.state == "open" for order in found):
             self.shop.wait(max(0.0, found[-1].closes - self.shop.now))
         return found
 
-    async def exchange_trades(self) -> list[market.TradeInfo]:
-        return self.asked(lambda: self.house.trades(self.user).trades)
+    async def exchange_trades(self, order: str) -> list[market.TradeInfo]:
+        return self.asked(lambda: self.house.trades(self.user, order).trades)
 
     async def report_trade(self, trade: str, said: market.SellerReport) -> market.TradeInfo:
         return self.asked(lambda: self.house.report(self.user, trade, said, self.shop.now))

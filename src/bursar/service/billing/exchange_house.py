@@ -1,9 +1,9 @@
 """The exchange that a service holds: a sealed book of orders, cleared on a schedule."""
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from itertools import islice
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +33,11 @@ MOST_ORDERS = 1_000
 
 TOLD = 20
 """Clearings of which the exchange tells."""
+
+LISTED = 1_000
+"""Orders of one user that are listed, the last ones."""
+
+K = TypeVar("K", bound=Hashable)
 
 _ORDER = msgspec.msgpack.Decoder(ExchangeOrder).decode
 _TRADE = msgspec.msgpack.Decoder(ExchangeTrade).decode
@@ -83,9 +88,12 @@ class ExchangeHouse:
         self._trades: dict[str, ExchangeTrade] = {}
         self._positions: dict[str, Position] = {}
         self._clearings: list[ClearingRecord] = []
-        self._open_orders: dict[str, None] = {}
-        self._open_trades: dict[str, None] = {}
-        self._of_user: dict[str, dict[str, None]] = {}  # orders and trades
+        # By when something is due: all open orders of a lot are cleared at one time, and looked at
+        # together.
+        self._open_orders: dict[ExchangeLot, dict[str, None]] = {}
+        self._open_trades: dict[float, dict[str, None]] = {}
+        self._orders_of: dict[str, list[str]] = {}  # by user
+        self._trades_of: dict[str, list[str]] = {}  # by order
         self._last_number = 0
         journal.register([EXCHANGE_ORDER, EXCHANGE_TRADE, EXCHANGE_CLEARING], self)
 
@@ -101,11 +109,10 @@ class ExchangeHouse:
     def open(self) -> None:
         """Take up the restored records, which come in any order."""
         self._clearings.sort(key=lambda record: record.at)
-        numbers = {name: order.number for name, order in self._orders.items()}
-        for mine in self._of_user.values():
-            known = sorted(mine, key=lambda name: (numbers[self._placed_by(name)], name))
-            mine.clear()
-            mine.update(dict.fromkeys(known))
+        for mine in self._orders_of.values():
+            mine.sort(key=lambda name: self._orders[name].number)
+        for sold in self._trades_of.values():
+            sold.sort()
 
     # What users are told.
 
@@ -143,19 +150,41 @@ class ExchangeHouse:
             ],
         )
 
-    def orders(self, user: str) -> market.OrderList:
-        """Return the orders of a user; nobody is told of the orders of others."""
-        mine = self._of_user.get(user, ())
-        return market.OrderList(
-            orders=[self._order_info(self._orders[name]) for name in mine if name in self._orders]
-        )
+    def orders(self, user: str, key: str = "") -> market.OrderList:
+        """
+        Return the last orders of a user; nobody is told of the orders of others.
 
-    def trades(self, user: str) -> market.TradeList:
-        """Return the trades of a user, bought and sold."""
-        mine = self._of_user.get(user, ())
+        Parameters
+        ----------
+        key
+            The user's name of one order; empty: all.
+        """
+        if key:
+            found = self._by_key.get((user, key))
+            names = [] if found is None else [found]
+        else:
+            names = self._orders_of.get(user, [])[-LISTED:]
+        return market.OrderList(orders=[self._order_info(self._orders[name]) for name in names])
+
+    def trades(self, user: str, order: str = "") -> market.TradeList:
+        """
+        Return the trades of a user's last orders, bought and sold.
+
+        Parameters
+        ----------
+        order
+            One order of the user's; empty: all.
+        """
+        names = self._orders_of.get(user, [])
+        if order:
+            names = [order] if order in self._orders and self._orders[order].user == user else []
+        else:
+            names = names[-LISTED:]
         return market.TradeList(
             trades=[
-                self._trade_info(self._trades[name], user) for name in mine if name in self._trades
+                self._trade_info(self._trades[trade], user)
+                for name in names
+                for trade in self._trades_of.get(name, ())
             ]
         )
 
@@ -193,7 +222,7 @@ class ExchangeHouse:
         if self._journal.problem:
             raise ServiceError("disk-full", 507, self._journal.problem, retry_after=1.0)
         order = _order_of(wish, user, self._entropy(16).hex(), self._last_number + 1, lot)
-        _check(order, self._open_of(user))
+        _check(order, self._open_of(user, lot))
         if order.side == "ask":
             refusal = self._ledger.open_seller(user)
         else:
@@ -250,21 +279,18 @@ class ExchangeHouse:
 
     def tick(self, now: float) -> None:
         """Clear the lots whose orders are closed, and undo the trades whose sellers are late."""
-        due: dict[ExchangeLot, list[ExchangeOrder]] = {}
-        for name in self._open_orders:
-            order = self._orders[name]
-            if now >= order.lot.closes:
-                due.setdefault(order.lot, []).append(order)
-        for lot in sorted(due, key=lambda lot: lot.closes):
-            self._clear(lot, due[lot], now)
-        for name in list(self._open_trades):
-            self._follow(on_time_passed(self._trades[name], now), now)
+        for lot in sorted(self._open_orders, key=lambda lot: lot.closes):
+            if now >= lot.closes:
+                self._clear(lot, [self._orders[name] for name in self._open_orders[lot]], now)
+        for deadline in sorted(self._open_trades):
+            if now >= deadline:
+                for name in list(self._open_trades[deadline]):
+                    self._follow(on_time_passed(self._trades[name], now), now)
 
     def next_tick(self) -> float:
         """Return when :meth:`tick` next has something to do; infinite for never."""
-        closes = (self._orders[name].lot.closes for name in self._open_orders)
-        deadlines = (self._trades[name].deadline for name in self._open_trades)
-        return min(min(closes, default=math.inf), min(deadlines, default=math.inf))
+        closes = (lot.closes for lot in self._open_orders)
+        return min(min(closes, default=math.inf), min(self._open_trades, default=math.inf))
 
     # The audit.
 
@@ -317,15 +343,24 @@ class ExchangeHouse:
         )
         return settings, lot
 
-    def _open_of(self, user: str) -> list[ExchangeOrder]:
-        mine = self._of_user.get(user, ())
-        return [self._orders[name] for name in mine if name in self._open_orders]
+    def _open_of(self, user: str, lot: ExchangeLot) -> list[ExchangeOrder]:
+        """Return the user's open orders of the lot that is cleared next, which are its last."""
+        found = []
+        for name in reversed(self._orders_of.get(user, ())):
+            order = self._orders[name]
+            if order.lot != lot and order.state == "cleared":
+                break
+            if order.state == "open":
+                found.append(order)
+        return found
 
-    def _clear(self, lot: ExchangeLot, orders: Iterable[ExchangeOrder], now: float) -> None:
+    def _clear(self, lot: ExchangeLot, orders: list[ExchangeOrder], now: float) -> None:
         record, trades = clear_book(lot, orders, now)
+        parts: dict[str, dict[str, int]] = {}
+        for trade in trades:
+            parts.setdefault(trade.bid, {})[_trade_hold(trade.id)] = trade.amount
         for order in orders:
-            parts = {_trade_hold(t.id): t.amount for t in trades if t.bid == order.id}
-            self._ledger.divide(_order_hold(order.id), parts, now)
+            self._ledger.divide(_order_hold(order.id), parts.get(order.id, {}), now)
             self._keep_order(replace(order, state="cleared"))
         for trade in trades:
             self._keep_trade(trade)
@@ -361,31 +396,31 @@ class ExchangeHouse:
         return position
 
     def _put_order(self, order: ExchangeOrder, position: Position) -> None:
+        if order.id not in self._orders:
+            self._orders_of.setdefault(order.user, []).append(order.id)
         self._orders[order.id] = order
         self._by_key[order.user, order.key] = order.id
         self._positions[order.id] = position
-        self._of_user.setdefault(order.user, {})[order.id] = None
         self._last_number = max(self._last_number, order.number)
-        _mark(self._open_orders, order.id, present=order.state == "open")
+        if order.state == "open":
+            self._open_orders.setdefault(order.lot, {})[order.id] = None
+        else:
+            _remove(self._open_orders, order.lot, order.id)
 
     def _put_trade(self, trade: ExchangeTrade, position: Position) -> None:
+        before = self._trades.get(trade.id)
+        if before is None:
+            for order in (trade.bid, trade.ask):
+                self._trades_of.setdefault(order, []).append(trade.id)
+        else:
+            _remove(self._open_trades, before.deadline, trade.id)
         self._trades[trade.id] = trade
         self._positions[trade.id] = position
-        for user in (trade.buyer, trade.seller):
-            self._of_user.setdefault(user, {})[trade.id] = None
-        _mark(self._open_trades, trade.id, present=trade.state in ("matched", "confirmed"))
-
-    def _placed_by(self, name: str) -> str:
-        trade = self._trades.get(name)
-        return name if trade is None else trade.bid
+        if trade.deadline < math.inf:
+            self._open_trades.setdefault(trade.deadline, {})[trade.id] = None
 
     def _order_info(self, order: ExchangeOrder) -> market.OrderInfo:
-        # A user has few trades; all orders of all users together may have many.
-        mine = [
-            self._trades[name]
-            for name in self._of_user.get(order.user, ())
-            if name in self._trades and order.id in (self._trades[name].bid, self._trades[name].ask)
-        ]
+        mine = [self._trades[name] for name in self._trades_of.get(order.id, ())]
         held = sum(trade.held for trade in mine) if order.side == "bid" else 0
         return market.OrderInfo(
             id=order.id,
@@ -475,11 +510,12 @@ def _no_exchange() -> NoReturn:
     raise ServiceError("not-found", 404, "the service holds no exchange")
 
 
-def _mark(names: dict[str, None], name: str, *, present: bool) -> None:
-    if present:
-        names[name] = None
-    else:
-        names.pop(name, None)
+def _remove(index: dict[K, dict[str, None]], key: K, name: str) -> None:
+    """Remove a name from an index by key, and the key with its last name."""
+    names = index.get(key, {})
+    names.pop(name, None)
+    if not names:
+        index.pop(key, None)
 
 
 def _order_hold(name: str) -> str:

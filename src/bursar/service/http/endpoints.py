@@ -104,7 +104,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     _endpoint(routes.REVENUE, handlers.revenue),
     _endpoint(routes.SALES, handlers.sales),
     _endpoint(routes.RESERVE, exchange_handlers.reserve),
-    _endpoint(routes.HAND_OVER, exchange_handlers.hand_over),
+    _endpoint(routes.HAND_OVER, exchange_handlers.hand_over, limit="submission_bytes"),
     _endpoint(routes.EXCHANGE, exchange_handlers.exchange),
     _endpoint(routes.EXCHANGE_ORDERS, exchange_handlers.orders),
     _endpoint(routes.PLACE_ORDER, exchange_handlers.place),

@@ -2,6 +2,7 @@
 
 from bursar.remote import market_messages as market
 from bursar.remote import messages as api
+from bursar.remote.routes import OrdersQuery, TradesQuery
 from bursar.service.http.http_messages import AuthorizedRequest
 
 
@@ -12,16 +13,16 @@ async def exchange(call: AuthorizedRequest) -> market.ExchangeInfo:
     return told
 
 
-async def orders(call: AuthorizedRequest) -> market.OrderList:
+async def orders(call: AuthorizedRequest, query: OrdersQuery) -> market.OrderList:
     """Return the caller's orders; what came of them is durable before it is told."""
-    told = call.service.billing.exchange.orders(call.user)
+    told = call.service.billing.exchange.orders(call.user, query.key)
     await call.service.journal.durable()
     return told
 
 
-async def trades(call: AuthorizedRequest) -> market.TradeList:
+async def trades(call: AuthorizedRequest, query: TradesQuery) -> market.TradeList:
     """Return the caller's trades, which are durable before they are told."""
-    told = call.service.billing.exchange.trades(call.user)
+    told = call.service.billing.exchange.trades(call.user, query.order)
     await call.service.journal.durable()
     return told
 
