@@ -20,7 +20,7 @@ NOTHING_TRADED = 3
 exchange_app = typer.Typer(
     name="exchange",
     no_args_is_help=True,
-    help="Buy and sell processors at an exchange, where several owners and buyers meet.",
+    help="Buy and sell processors where several owners meet.",
 )
 
 Price = Annotated[

@@ -267,11 +267,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "trading",
         "Bid in a service's auction until it is over. Prints the agreement's id if the lot is won.",
     ),
-    CommandEntry(
-        "exchange",
-        "exchange",
-        "Buy and sell processors at an exchange, where several owners and buyers meet.",
-    ),
+    CommandEntry("exchange", "trading", "Buy and sell processors where several owners meet."),
     CommandEntry(
         "top",
         "service_commands",
@@ -330,10 +326,6 @@ def register_commands(module: str, app: typer.Typer) -> None:
             campaigns.register_plan(app)
             campaigns.register_run(app)
             campaigns.register_simulate(app)
-        case "exchange":
-            from bursar.cli import exchange
-
-            exchange.register(app)
         case "ledger":
             from bursar.cli import ledger
 
@@ -372,8 +364,9 @@ def register_commands(module: str, app: typer.Typer) -> None:
 
             trace.register(app)
         case "trading":
-            from bursar.cli import trading
+            from bursar.cli import exchange, trading
 
+            exchange.register(app)
             trading.register(app)
             trading.register_owner(app)
         case _:

@@ -227,6 +227,18 @@ class OrderList(ResponseStruct, frozen=True):
     orders: list[OrderInfo]
 
 
+class OrdersQuery(RequestStruct, frozen=True):
+    """Select the caller's order of a key; empty: the last 1,000."""
+
+    key: Annotated[str, Meta(max_length=200)] = ""
+
+
+class TradesQuery(RequestStruct, frozen=True):
+    """Select the trades of one of the caller's orders; empty: of the last 1,000."""
+
+    order: Annotated[str, Meta(max_length=200)] = ""
+
+
 class TradeInfo(ResponseStruct, frozen=True):
     """
     A trade of the caller's.

@@ -112,18 +112,6 @@ class HeardQuery(RequestStruct, frozen=True):
     after: Count = 0
 
 
-class OrdersQuery(RequestStruct, frozen=True):
-    """Select the caller's order of a key; empty: the last 1,000."""
-
-    key: Annotated[str, Meta(max_length=200)] = ""
-
-
-class TradesQuery(RequestStruct, frozen=True):
-    """Select the trades of one of the caller's orders; empty: of the last 1,000."""
-
-    order: Annotated[str, Meta(max_length=200)] = ""
-
-
 class UsageQuery(RequestStruct, frozen=True):
     """Select the signed records after number ``after`` of the caller's chain."""
 
@@ -528,16 +516,14 @@ HAND_OVER = _route(
 
 # The exchange.
 
-EXCHANGE = _route(
-    "GET /exchange", "exchange", "read", market.ExchangeInfo, "What is cleared next and was last"
-)
+EXCHANGE = _route("GET /exchange", "exchange", "read", market.ExchangeInfo, "What is cleared next")
 EXCHANGE_ORDERS = _route(
     "GET /exchange/orders",
     "exchange-orders",
     "read",
     market.OrderList,
     "The caller's orders",
-    query=OrdersQuery,
+    query=market.OrdersQuery,
 )
 PLACE_ORDER = _route(
     "POST /exchange/orders",
@@ -548,11 +534,7 @@ PLACE_ORDER = _route(
     body=market.NewOrder,
 )
 WITHDRAW_ORDER = _route(
-    "DELETE /exchange/orders/{order}",
-    "withdraw-order",
-    "submit",
-    market.OrderInfo,
-    "An order that is not cleared yet is withdrawn",
+    "DELETE /exchange/orders/{order}", "withdraw-order", "submit", market.OrderInfo, "An order goes"
 )
 EXCHANGE_TRADES = _route(
     "GET /exchange/trades",
@@ -560,7 +542,7 @@ EXCHANGE_TRADES = _route(
     "read",
     market.TradeList,
     "The caller's trades",
-    query=TradesQuery,
+    query=market.TradesQuery,
 )
 REPORT_TRADE = _route(
     "POST /exchange/trades/{trade}",

@@ -319,7 +319,9 @@ class AgreementRegistry:
         # The hold and the agreement are appended without an await in between, so they are in one
         # batch: after a crash there is either both or none.
         amount, paid = agreement.terms.amount, self.paid_elsewhere
-        refusal = self._ledger.hold(user, agreement.id, amount, now, paid=paid)
+        # The deal is what the two ledgers are compared by; a user may have named it oddly.
+        memo = f"paid elsewhere: {deal}" if deal.isprintable() else "paid elsewhere"
+        refusal = self._ledger.hold(user, agreement.id, amount, now, paid=paid, memo=memo)
         if refusal is not None:
             return refusal
         self._keep(AgreementRecord(agreement=agreement, talk=deal))

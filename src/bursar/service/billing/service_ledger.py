@@ -215,7 +215,14 @@ class ServiceLedger:
         self._owed[user] = self._owed.get(user, 0) + amount
 
     def hold(
-        self, user: str, agreement: str, amount: Micros, now: float, *, paid: Micros = 0
+        self,
+        user: str,
+        agreement: str,
+        amount: Micros,
+        now: float,
+        *,
+        paid: Micros = 0,
+        memo: str = "",
     ) -> Refusal | None:
         """
         Set money aside for an agreement; refuse if the account has too little.
@@ -225,6 +232,8 @@ class ServiceLedger:
         paid
             What the user has paid the owner for the agreement elsewhere, and is credited with first
             if the agreement is not refused, micro-units.
+        memo
+            With ``paid``: one printable line for people.
         """
         refusal = self._check_user(user, now)
         if refusal is not None:
@@ -235,7 +244,6 @@ class ServiceLedger:
             costs = format_amount(amount, self.currency)
             return Refusal(f"costs {costs}, the account has {left}", final=False)
         if paid > 0:
-            memo = "paid elsewhere"
             _done(self._accounts.grant(now, f"elsewhere:{agreement}", user, paid, memo=memo))
         # A user without a limit is granted what is lacking, so that no balance is ever negative.
         if short > 0:

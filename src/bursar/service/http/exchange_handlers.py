@@ -2,7 +2,6 @@
 
 from bursar.remote import market_messages as market
 from bursar.remote import messages as api
-from bursar.remote.routes import OrdersQuery, TradesQuery
 from bursar.service.http.http_messages import AuthorizedRequest
 
 
@@ -13,14 +12,14 @@ async def exchange(call: AuthorizedRequest) -> market.ExchangeInfo:
     return told
 
 
-async def orders(call: AuthorizedRequest, query: OrdersQuery) -> market.OrderList:
+async def orders(call: AuthorizedRequest, query: market.OrdersQuery) -> market.OrderList:
     """Return the caller's orders; what came of them is durable before it is told."""
     told = call.service.billing.exchange.orders(call.user, query.key)
     await call.service.journal.durable()
     return told
 
 
-async def trades(call: AuthorizedRequest, query: TradesQuery) -> market.TradeList:
+async def trades(call: AuthorizedRequest, query: market.TradesQuery) -> market.TradeList:
     """Return the caller's trades, which are durable before they are told."""
     told = call.service.billing.exchange.trades(call.user, query.order)
     await call.service.journal.durable()
