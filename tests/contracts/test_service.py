@@ -33,6 +33,9 @@ key = "certs/server-here.pem"
 processors = 1
 unit_price = "3600 SU/core-hour"
 
+[market.exchange]
+every = 1000000000
+
 [limits.requests]
 failure_burst = 1000.0
 """
@@ -164,6 +167,8 @@ class RunningService:
             "name": "there.txt",
             "agreement": self._agreement(),
             "user": "ann",
+            "order": "no-order",
+            "trade": "no-trade",
         }
 
     def _instance(self) -> str:
@@ -214,6 +219,14 @@ class RunningService:
                 }
             },
             "reprice": {"json": {"base": 1.0}},
+            "reserve": {
+                "json": {"deal": "r", "processors": 1, "start": time.time() + 9e3, "seconds": 1.0}
+            },
+            "hand-over": {"json": {"parts": []}},
+            "place-order": {
+                "json": {"key": "k", "side": "bid", "closes": 0.0, "start": 0.0, "seconds": 1.0}
+            },
+            "report-trade": {"json": {"step": "confirmed"}},
             "create-token": {"json": {"user": "victim", "scopes": ["read"]}},
             "deposit": {"json": {"amount": 1, "key": "k"}},
             "drain": {"json": {}},

@@ -56,6 +56,14 @@ def serve(
             "with their workers.",
         ),
     ] = "0s",
+    exchange: Annotated[
+        bool,
+        typer.Option(
+            "--exchange",
+            help="Hold an exchange, too: users sell processors of services to each other. "
+            "[market.exchange] says how.",
+        ),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Check the file, print what is wrong with it, and exit.")
     ] = False,
@@ -70,7 +78,8 @@ def serve(
 
     from bursar.formats.units import parse_duration
     from bursar.model.errors import InputError
-    from bursar.service.config_toml import PREFIX, default_service, read_service
+    from bursar.report.tables import span
+    from bursar.service.config_toml import PREFIX, default_service, read_service, with_exchange
     from bursar.service.logs import start_logging
     from bursar.service.runner import run_service
 
@@ -87,6 +96,8 @@ def serve(
         if listen is not None and error.where == f"{PREFIX}SERVICE__LISTEN":
             raise InputError(error.message, where="--listen", hint=error.hint) from None
         raise
+    if exchange:
+        read = with_exchange(read)
     if check:
         if as_json:
             print_json({"name": read.name, "folder": str(read.folder), "listen": str(read.listen)})
@@ -101,6 +112,7 @@ def serve(
             "folder": str(read.folder),
             "security": read.security,
             "processors": read.site.processors,
+            "exchange": read.selling.exchange is not None,
             "admin_token_file": str(started.admin_token) if started.admin_token else None,
             "repaired": list(started.repaired),
         }
@@ -108,6 +120,8 @@ def serve(
             print_json(fields)
             return
         print_note(f"{read.name} serves {read.site.processors} processors at {started.url}")
+        if (held := read.selling.exchange) is not None:
+            print_note(f"exchange: {held.rule}, cleared every {span(held.every)}")
         for line in started.repaired:
             print_note(f"repaired: {line}")
         if started.admin_token is not None:

@@ -276,6 +276,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "trading",
         "Bid in a service's auction until it is over. Prints the agreement's id if the lot is won.",
     ),
+    CommandEntry("exchange", "trading", "Buy and sell processors where several owners meet."),
     CommandEntry(
         "top",
         "service_commands",
@@ -376,8 +377,9 @@ def register_commands(module: str, app: typer.Typer) -> None:
 
             trace.register(app)
         case "trading":
-            from bursar.cli import trading
+            from bursar.cli import exchange, trading
 
+            exchange.register(app)
             trading.register(app)
             trading.register_owner(app)
         case _:

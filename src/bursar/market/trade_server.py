@@ -383,12 +383,19 @@ class TradeServer:
         """Free the processors of a quote or bid that the customer does not take."""
         self.capacity.release(_quote(deal, customer))
 
-    def sell(self, deal: str, customer: str, terms: Terms, now: float) -> Agreement | Refusal:
+    def sell(
+        self, deal: str, customer: str, terms: Terms, now: float, *, limited: bool = True
+    ) -> Agreement | Refusal:
         """
         Bind the owner to a deal if the processors are still free.
 
         A quote for an immediate start is accepted a little after that start. A start longer
         ago than a quote holds is not sold: commitments of that time are forgotten.
+
+        Parameters
+        ----------
+        limited
+            Whether the limits of single customers hold: not for what the owner sets aside.
         """
         if terms.end <= now or terms.start < now - self.validity:
             return Refusal("has begun", final=True)
@@ -398,7 +405,7 @@ class TradeServer:
         if terms.processors > self.capacity.free(terms.start, terms.end):
             return Refusal("the processors were sold meanwhile", final=False)
         refusal = self._over_limit(customer, terms.processors, terms.start, terms.end)
-        if refusal is not None:
+        if limited and refusal is not None:
             return refusal
         name = self._registrar.name()
         while name in self.capacity.by_key:  # taken in an earlier life, which counted from 1, too

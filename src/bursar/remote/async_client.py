@@ -399,6 +399,17 @@ class AsyncServiceClient:
     reprice = _request(calls.reprice)
     sales = _request(calls.sales)
     revenue = _request(calls.revenue)
+    reserve = _request(calls.reserve)
+    hand_over = _request(calls.hand_over)
+
+    # The exchange.
+
+    exchange = _request(calls.exchange)
+    exchange_orders = _request(calls.exchange_orders)
+    exchange_trades = _request(calls.exchange_trades)
+    place_order = _request(calls.place_order)
+    withdraw_order = _request(calls.withdraw_order)
+    report_trade = _request(calls.report_trade)
 
     # Administration.
 

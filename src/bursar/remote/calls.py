@@ -384,6 +384,52 @@ def revenue(since: float = 0.0, until: float | None = None) -> ApiCall[market.Re
     return request(routes.REVENUE, since=since, until=until)
 
 
+def reserve(wish: market.NewReservation) -> ApiCall[api.AgreementInfo]:
+    """Set processors of the owner's aside, once for each name."""
+    return request(routes.RESERVE, body=wish)
+
+
+def hand_over(
+    reservation: str, parts: Sequence[market.HandedPart]
+) -> ApiCall[list[market.HandedAgreement]]:
+    """Divide a reservation among customers who have paid elsewhere."""
+    body = market.HandOver(parts=list(parts))
+    return _field_of(request(routes.HAND_OVER, reservation, body=body), "parts")
+
+
+# The exchange.
+
+
+def exchange() -> ApiCall[market.ExchangeInfo]:
+    """Ask for what the exchange clears next, and what it cleared last."""
+    return request(routes.EXCHANGE)
+
+
+def exchange_orders(key: str = "") -> ApiCall[list[market.OrderInfo]]:
+    """List the caller's last orders at the exchange, or the one of a key."""
+    return _field_of(request(routes.EXCHANGE_ORDERS, key=key), "orders")
+
+
+def exchange_trades(order: str = "") -> ApiCall[list[market.TradeInfo]]:
+    """List the trades of the caller's last orders at the exchange, or of one order."""
+    return _field_of(request(routes.EXCHANGE_TRADES, order=order), "trades")
+
+
+def place_order(order: market.NewOrder) -> ApiCall[market.OrderInfo]:
+    """Place an order at the exchange, once for each key."""
+    return request(routes.PLACE_ORDER, body=order)
+
+
+def withdraw_order(order: str) -> ApiCall[market.OrderInfo]:
+    """Withdraw an order before it is cleared."""
+    return request(routes.WITHDRAW_ORDER, order)
+
+
+def report_trade(trade: str, report: market.SellerReport) -> ApiCall[market.TradeInfo]:
+    """Tell the exchange that the caller confirms, delivers or refuses a trade."""
+    return request(routes.REPORT_TRADE, trade, body=report)
+
+
 def usage(after: int = 0) -> ApiCall[list[SignedRecord]]:
     """Ask for the caller's usage records after a number, signed by the service."""
     return request(routes.USAGE, after=after)

@@ -236,6 +236,15 @@ class ServiceClient(_BlockingFacade[AsyncServiceClient]):
     reprice = waiting(AsyncServiceClient.reprice)
     sales = waiting(AsyncServiceClient.sales)
     revenue = waiting(AsyncServiceClient.revenue)
+    reserve = waiting(AsyncServiceClient.reserve)
+    hand_over = waiting(AsyncServiceClient.hand_over)
+
+    exchange = waiting(AsyncServiceClient.exchange)
+    exchange_orders = waiting(AsyncServiceClient.exchange_orders)
+    exchange_trades = waiting(AsyncServiceClient.exchange_trades)
+    place_order = waiting(AsyncServiceClient.place_order)
+    withdraw_order = waiting(AsyncServiceClient.withdraw_order)
+    report_trade = waiting(AsyncServiceClient.report_trade)
 
     overview = waiting(AsyncServiceClient.overview)
     tokens = waiting(AsyncServiceClient.tokens)

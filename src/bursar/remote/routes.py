@@ -138,6 +138,8 @@ PATH_VALUES: dict[str, Any] = {
     "agreement": Annotated[str, Meta(min_length=1, max_length=200)],
     "token": Annotated[str, Meta(min_length=1, max_length=200)],
     "user": Name,
+    "order": Name,
+    "trade": Name,
 }
 """Types of the variables in paths; a path with a value of another type is unknown (404)."""
 
@@ -493,6 +495,62 @@ SALES = _route(
     "sell",
     dict[str, api.AgreementList],
     "All agreements by customer, for the owner",
+)
+
+RESERVE = _route(
+    "POST /trade/reservations",
+    "reserve",
+    "sell",
+    api.AgreementInfo,
+    "Processors set aside for sale elsewhere",
+    body=market.NewReservation,
+)
+HAND_OVER = _route(
+    "POST /trade/reservations/{agreement}/parts",
+    "hand-over",
+    "sell",
+    market.HandedList,
+    "A reservation goes to customers who have paid elsewhere",
+    body=market.HandOver,
+)
+
+# The exchange.
+
+EXCHANGE = _route("GET /exchange", "exchange", "read", market.ExchangeInfo, "What is cleared next")
+EXCHANGE_ORDERS = _route(
+    "GET /exchange/orders",
+    "exchange-orders",
+    "read",
+    market.OrderList,
+    "The caller's orders",
+    query=market.OrdersQuery,
+)
+PLACE_ORDER = _route(
+    "POST /exchange/orders",
+    "place-order",
+    "submit",
+    market.OrderInfo,
+    "A bid or an ask, once for each key",
+    body=market.NewOrder,
+)
+WITHDRAW_ORDER = _route(
+    "DELETE /exchange/orders/{order}", "withdraw-order", "submit", market.OrderInfo, "An order goes"
+)
+EXCHANGE_TRADES = _route(
+    "GET /exchange/trades",
+    "exchange-trades",
+    "read",
+    market.TradeList,
+    "The caller's trades",
+    query=market.TradesQuery,
+)
+REPORT_TRADE = _route(
+    "POST /exchange/trades/{trade}",
+    "report-trade",
+    "submit",
+    market.TradeInfo,
+    "A seller confirms, delivers or refuses a trade",
+    body=market.SellerReport,
 )
 
 # Administration.

@@ -256,6 +256,41 @@ class AuctionSettings(TomlTable, frozen=True, kw_only=True):
         return None if self.reserve is None else self.reserve[0]
 
 
+class ExchangeSettings(TomlTable, frozen=True, kw_only=True):
+    """Exchange at which users sell processors of services to each other, cleared on a schedule."""
+
+    rule: Annotated[
+        Literal["double", "share"],
+        Meta(description="Double auction, at one price for all, or proportional shares; double."),
+    ] = "double"
+    every: Annotated[
+        Duration,
+        Meta(description="Time between two clearings; whole multiples since 1970; 1 h."),
+    ] = 3_600.0
+    confirm: Annotated[
+        Duration,
+        Meta(
+            description="Time from a clearing to the processors' start, within which sellers "
+            "confirm; 10 min."
+        ),
+    ] = 600.0
+    duration: Annotated[Duration, Meta(description="For how long processors are traded; 1 h.")] = (
+        3_600.0
+    )
+    k: Annotated[
+        Share,
+        Meta(
+            description="Where the double auction's price lies between the prices best for buyers "
+            "(0) and for sellers (1)."
+        ),
+    ] = 0.5
+
+    def __post_init__(self) -> None:
+        for key in ("every", "confirm", "duration"):
+            if not getattr(self, key) > 0:
+                raise InputError("must be positive", where=key)
+
+
 class SaleQuota(TomlTable, frozen=True, kw_only=True):
     """Use that customers may agree on in a period."""
 
@@ -345,6 +380,10 @@ class MarketSettings(TomlTable, frozen=True):
         tuple[AuctionSettings, ...],
         Meta(description="Auctions that are held on a schedule."),
     ] = ()
+    exchange: Annotated[
+        ExchangeSettings | None,
+        Meta(description="Exchange that the service holds; default: none."),
+    ] = None
 
     def __post_init__(self) -> None:
         if not self.validity:

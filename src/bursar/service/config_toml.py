@@ -22,6 +22,7 @@ from bursar.service.config import (
     PORT,
     Address,
     CertificateFiles,
+    ExchangeSettings,
     HttpLimits,
     LogSettings,
     MarketSettings,
@@ -305,6 +306,14 @@ def default_service(environment: Mapping[str, str] | None = None) -> ServiceConf
         When a variable is wrong.
     """
     return _read({}, Path.cwd(), environment, lambda error: error)
+
+
+def with_exchange(config: ServiceConfig) -> ServiceConfig:
+    """Return a configuration with an exchange, by default settings if it has none."""
+    if config.selling.exchange is not None:
+        return config
+    selling = msgspec.structs.replace(config.selling, exchange=ExchangeSettings())
+    return replace(config, selling=selling)
 
 
 def state_folder() -> Path:

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, WANTED, only
 
+from bursar.market.negotiation.clearing import LimitOrder, clear
 from bursar.market.trade_messages import Ask, Bid, InformOutcome, RejectBid, TradeMessage
-from bursar_devtools.double_auction import DoubleAuctioneer, LimitOrder, clear
+from bursar_devtools.double_auction import DoubleAuctioneer
 
 orders = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 30)), max_size=5)
 

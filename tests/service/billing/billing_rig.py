@@ -107,6 +107,10 @@ class Shop:
         """Of the next life."""
         self._made = site, *self._made[1:]
 
+    def sell_by(self, selling: MarketSettings) -> None:
+        """Rules of the next life."""
+        self._made = self._made[0], selling, self._made[2]
+
     def crash(self, away: float = 0.0) -> None:
         """The service is killed; the next life begins so many seconds later."""
         self.now += away

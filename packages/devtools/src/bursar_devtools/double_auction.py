@@ -1,21 +1,14 @@
 """
 Double auction that a program may hold: buyers bid, owners ask, and one price clears the market.
 
-Processors for one and the same time are traded. The highest bids meet the lowest asks while a bid
-is not below its ask. Every price in an interval suits all who then trade and none who do not; the
-k-double auction [1]_ takes the price at the share k.
-
-References
-----------
-.. [1] Satterthwaite, Williams (1989). Bilateral trade with the sealed bid k-double
-   auction: existence and efficiency. J. Economic Theory 48(1): 107-133.
+The auctioneer collects orders by messages; :mod:`bursar.market.negotiation.clearing` clears them.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from bursar.market.agreement import DealTemplate
+from bursar.market.negotiation.clearing import Clearing, LimitOrder, clear
 from bursar.market.negotiation.side import NegotiationSide
 from bursar.market.trade_messages import (
     Ask,
@@ -23,96 +16,8 @@ from bursar.market.trade_messages import (
     CallForBids,
     InformOutcome,
     RejectBid,
-    Trade,
     TradeMessage,
 )
-from bursar.model.money import Micros
-
-
-@dataclass(frozen=True, slots=True)
-class LimitOrder:
-    """
-    A bid or ask in a double auction, with the limit of its price.
-
-    Parameters
-    ----------
-    processors
-        Most processors to trade. Positive.
-    amount
-        Worst acceptable price of one processor, micro-units.
-    """
-
-    party: str
-    processors: int
-    amount: Micros
-
-
-@dataclass(frozen=True, slots=True)
-class Clearing:
-    """
-    What a double auction comes to: one price, and who trades how much.
-
-    Parameters
-    ----------
-    price
-        Price of one processor, micro-units; None when nothing is traded.
-    trades
-        Processors that each buyer takes of each owner.
-    """
-
-    price: Micros | None
-    trades: tuple[Trade, ...]
-
-
-def clear(bids: Sequence[LimitOrder], asks: Sequence[LimitOrder], k: float = 0.5) -> Clearing:
-    """
-    Match bids with asks and set the prices of the trades.
-
-    Of equal orders the one received first goes first. What one side pays, the other
-    gets, to the micro-unit.
-
-    Parameters
-    ----------
-    bids, asks
-        In the order received.
-    k
-        0: the price best for buyers; 1: best for owners.
-    """
-    if not 0 <= k <= 1:
-        raise ValueError(f"k must be 0 to 1, got {k}")
-    wanted = sorted(bids, key=lambda order: -order.amount)
-    offered = sorted(asks, key=lambda order: order.amount)
-    met: list[tuple[str, str, int]] = []
-    i = j = 0  # the bid and the ask at the margin
-    got = given = 0  # of each, processors met already
-    low, high = 0, 0
-    while i < len(wanted) and j < len(offered) and wanted[i].amount >= offered[j].amount:
-        # The last pair that trades bounds the price, since pairs only get worse.
-        low, high = offered[j].amount, wanted[i].amount
-        count = min(wanted[i].processors - got, offered[j].processors - given)
-        met.append((wanted[i].party, offered[j].party, count))
-        got += count
-        given += count
-        if got == wanted[i].processors:
-            i, got = i + 1, 0
-        if given == offered[j].processors:
-            j, given = j + 1, 0
-    if not met:
-        return Clearing(None, ())
-    # Whoever is left over must not wish to trade at the price.
-    if i < len(wanted):
-        low = max(low, wanted[i].amount)
-    if j < len(offered):
-        high = min(high, offered[j].amount)
-    # Whole micro-units per processor, so that payments and receipts are equal.
-    price = low + math.floor(k * (high - low))
-    return Clearing(
-        price,
-        tuple(
-            Trade(buyer=buyer, owner=owner, processors=count, amount=price * count)
-            for buyer, owner, count in met
-        ),
-    )
 
 
 class DoubleAuctioneer(NegotiationSide):
@@ -130,7 +35,7 @@ class DoubleAuctioneer(NegotiationSide):
     closes
         Time before which orders are accepted, seconds since the epoch.
     k
-        See :func:`clear`.
+        See :func:`bursar.market.negotiation.clearing.clear`.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ returns the next record.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -230,6 +230,11 @@ class AgreementRegistry:
     on_change
         Called with the identifier of an agreement that was signed, ended, or got or lost
         processors.
+
+    Attributes
+    ----------
+    paid_elsewhere
+        What the customer of the next agreement has paid the owner elsewhere, micro-units.
     """
 
     def __init__(
@@ -249,6 +254,7 @@ class AgreementRegistry:
         self._by_user: dict[str, dict[str, None]] = {}
         self._open: dict[str, None] = {}
         self._position: dict[str, Position] = {}
+        self.paid_elsewhere: Micros = 0
         journal.register([DEAL], self)
 
     def restore(self, kind: int, position: Position, payload: bytes) -> None:
@@ -312,7 +318,10 @@ class AgreementRegistry:
             return Refusal(f"has {MOST_OPEN} agreements that are not over", final=False)
         # The hold and the agreement are appended without an await in between, so they are in one
         # batch: after a crash there is either both or none.
-        refusal = self._ledger.hold(user, agreement.id, agreement.terms.amount, now)
+        amount, paid = agreement.terms.amount, self.paid_elsewhere
+        # The deal is what the two ledgers are compared by; a user may have named it oddly.
+        memo = f"paid elsewhere: {deal}" if deal.isprintable() else "paid elsewhere"
+        refusal = self._ledger.hold(user, agreement.id, amount, now, paid=paid, memo=memo)
         if refusal is not None:
             return refusal
         self._keep(AgreementRecord(agreement=agreement, talk=deal))
@@ -434,18 +443,24 @@ def find_inconsistencies(
     ledger: ServiceLedger,
     meter: UsageRecordLog,
     shared_usage: SharedUsageMeter,
+    exchanged: Container[str] = frozenset(),
 ) -> list[str]:
     """
     Return every violated invariant, one line each; any is a defect of this package.
 
     The ledger balances; what is held is what open agreements may come to; nobody was charged more
     than was set aside or delivered; what shared processors cost is posted once.
+
+    Parameters
+    ----------
+    exchanged
+        Names in the ledger of what belongs to the exchange, which checks it.
     """
     return [
         *ledger.accounts.faults(),
         *_deal_faults(dealings, ledger, meter),
         *_shared_usage_faults(ledger, shared_usage),
-        *_stray_rows(dealings, ledger, shared_usage),
+        *_stray_rows(dealings, ledger, shared_usage, exchanged),
     ]
 
 
@@ -492,9 +507,12 @@ def _shared_usage_faults(ledger: ServiceLedger, shared_usage: SharedUsageMeter) 
 
 
 def _stray_rows(
-    dealings: AgreementRegistry, ledger: ServiceLedger, shared_usage: SharedUsageMeter
+    dealings: AgreementRegistry,
+    ledger: ServiceLedger,
+    shared_usage: SharedUsageMeter,
+    exchanged: Container[str],
 ) -> Iterator[str]:
     known = {usage.id for usage in shared_usage.all_posted()}
     for name in ledger.accounts.agreements:
-        if name not in dealings.deals and name not in known:
+        if name not in dealings.deals and name not in known and name not in exchanged:
             yield f"{name}: money moved for what is no agreement"

@@ -19,6 +19,8 @@ from bursar.service.billing.agreement_registry import (
     unknown_agreement,
 )
 from bursar.service.billing.auction_house import AuctionHouse
+from bursar.service.billing.exchange_house import ExchangeHouse
+from bursar.service.billing.owner_reservations import OwnerReservations
 from bursar.service.billing.owner_rules import PriceList, SaleLimits
 from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.billing.service_ledger import ServiceLedger, UsageRecordLog
@@ -153,6 +155,10 @@ class ServiceBilling:
     ----------
     admission
         Decides what may run on which processors.
+    exchange
+        Book of the exchange that the service holds, which may be none.
+    reservations
+        Processors that the owner sets aside and hands over.
     """
 
     def __init__(
@@ -217,6 +223,17 @@ class ServiceBilling:
             floor_price=self._floor_price,
             may_bid=self._may_bid,
         )
+        self.reservations = OwnerReservations(
+            self._owner, self._dealings, customers=self._limits, end=self._end
+        )
+        self.exchange = ExchangeHouse(
+            journal,
+            self._ledger,
+            selling.exchange,
+            name=site.name,
+            entropy=entropy,
+            on_change=on_change,
+        )
 
     def open(self) -> None:
         """
@@ -249,6 +266,7 @@ class ServiceBilling:
             # Prices may depend on how much a customer has paid so far.
             self._paid(user, self._ledger.accounts.spent_by(user))
         self._house.open(now)
+        self.exchange.open()
         # Agreements that ended while the service was away are settled before anybody asks.
         self.tick(now)
 
@@ -397,11 +415,16 @@ class ServiceBilling:
 
     def faults(self) -> list[str]:
         """Return inconsistencies of deals and money; any is a defect of this package."""
-        return find_inconsistencies(self._dealings, self._ledger, self._meter, self._shared_usage)
+        dealings, ledger, exchange = self._dealings, self._ledger, self.exchange
+        found = find_inconsistencies(
+            dealings, ledger, self._meter, self._shared_usage, exchange.held_names
+        )
+        return [*found, *exchange.faults()]
 
     def tick(self, now: float) -> None:
         """Handle what is due by now; to be called at :meth:`next_tick`."""
         self._house.tick(now)
+        self.exchange.tick(now)
         self._owner.tick(now)
         self._prices.note_adjusted(self._owner.adjusted)
         for deal in self._dealings.all_open():
@@ -419,6 +442,7 @@ class ServiceBilling:
             self._owner.next_tick(),
             self._prices.next_period(),
             self._house.next_tick(),
+            self.exchange.next_tick(),
             self._dealings.next_tick(self._clock()),
             self._shared_usage.next_tick(),
             self._negotiations.next_tick(),

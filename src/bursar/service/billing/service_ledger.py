@@ -103,6 +103,9 @@ class UsageRecordLog:
 
 ROW = BILLING_KINDS[0]
 
+_SELLER = " (seller)"
+"""End of the names of accounts by which users are paid as sellers at the exchange."""
+
 _PENALTY_CREDIT = "penalty-credit:"
 
 FORMAT = "service 1"
@@ -165,7 +168,8 @@ class ServiceLedger:
                 )
         rows, self._head = _verified(self._stored, self.currency)
         provider = LedgerAccount(name=self.provider, kind="provider")
-        self._accounts = Accounts(self.currency, [provider, *_users(rows)], rows, self._keep)
+        opened = [provider, *_providers(rows), *_users(rows)]
+        self._accounts = Accounts(self.currency, opened, rows, self._keep)
         self._stored.clear()
 
     @property
@@ -210,16 +214,37 @@ class ServiceLedger:
         """Change the amount that a user owes for usage not yet posted; negative: reduce."""
         self._owed[user] = self._owed.get(user, 0) + amount
 
-    def hold(self, user: str, agreement: str, amount: Micros, now: float) -> Refusal | None:
-        """Set money aside for an agreement; refuse if the account has too little."""
+    def hold(
+        self,
+        user: str,
+        agreement: str,
+        amount: Micros,
+        now: float,
+        *,
+        paid: Micros = 0,
+        memo: str = "",
+    ) -> Refusal | None:
+        """
+        Set money aside for an agreement; refuse if the account has too little.
+
+        Parameters
+        ----------
+        paid
+            What the user has paid the owner for the agreement elsewhere, and is credited with first
+            if the agreement is not refused, micro-units.
+        memo
+            With ``paid``: one printable line for people.
+        """
         refusal = self._check_user(user, now)
         if refusal is not None:
             return refusal
-        short = amount - self.available(user)
+        short = amount - self.available(user) - paid
         if short > 0 and self.is_limited(user):
             left = format_amount(self.available(user), self.currency)
             costs = format_amount(amount, self.currency)
             return Refusal(f"costs {costs}, the account has {left}", final=False)
+        if paid > 0:
+            _done(self._accounts.grant(now, f"elsewhere:{agreement}", user, paid, memo=memo))
         # A user without a limit is granted what is lacking, so that no balance is ever negative.
         if short > 0:
             _done(self._accounts.grant(now, f"credit:{agreement}", user, short, memo="on account"))
@@ -227,18 +252,58 @@ class ServiceLedger:
             _done(self._accounts.hold(now, f"hold:{agreement}", user, agreement, amount))
         return None
 
-    def settle(self, agreement: str, amount: Micros, now: float) -> None:
-        """Pay the owner from an agreement's hold and return the rest to the user."""
+    def settle(self, agreement: str, amount: Micros, now: float, *, payee: str = "") -> None:
+        """
+        Pay from an agreement's hold, and return the rest to the user.
+
+        Parameters
+        ----------
+        payee
+            User who is paid, as a seller at the exchange; empty: the owner.
+        """
         promise = self._accounts.agreements.get(agreement)
         if promise is None:  # it cost nothing
             return
         if amount > 0:
             key = f"settle:{agreement}"
-            _done(self._accounts.settle(now, key, agreement, self.provider, amount))
+            provider = seller_account(payee) if payee else self.provider
+            _done(self._accounts.settle(now, key, agreement, provider, amount))
         # Less than was held was charged: the rest goes back in a row of its own.
         if promise.held > 0:
             key = f"release:{agreement}"
             _done(self._accounts.release(now, key, agreement, promise.held))
+
+    def divide(self, agreement: str, parts: Mapping[str, Micros], now: float) -> None:
+        """
+        Give back what was set aside for an agreement, and set some of it aside for others.
+
+        Parameters
+        ----------
+        parts
+            Amount of each agreement that takes part of the hold; together no more than the hold.
+        """
+        promise = self._accounts.agreements.get(agreement)
+        if promise is None:  # it cost nothing
+            return
+        self.settle(agreement, 0, now)
+        for name, amount in parts.items():
+            # Not by hold(), which may refuse: what the hold gave back is enough.
+            if amount > 0:
+                key = f"hold:{name}"
+                _done(self._accounts.hold(now, key, promise.user, name, amount))
+
+    def open_seller(self, user: str) -> Refusal | None:
+        """Open the account by which a user is paid; refuse names that no account can have."""
+        try:
+            account = LedgerAccount(name=seller_account(user), kind="provider")
+        except ValueError as error:
+            return Refusal(str(error), final=True)
+        opened = self._accounts.open_account(account)
+        return opened if isinstance(opened, Refusal) else None
+
+    def earned(self, user: str) -> Micros:
+        """Return what a user was paid as a seller, micro-units."""
+        return self._accounts.balance(f"provider:{seller_account(user)}")
 
     def penalise(
         self, user: str, agreement: str, charged: Micros, penalty: Micros, now: float
@@ -273,9 +338,7 @@ class ServiceLedger:
         refusal = self._check_user(user, now)
         if refusal is not None:
             raise ServiceError("bad-value", 400, refusal.reason, where="user")
-        # A colon in the user's name must not end it: each user's keys are apart from all others'.
-        name = user.replace("%", "%25").replace(":", "%3A")
-        identity = f"deposit:{name}:{key}"
+        identity = f"deposit:{_escaped(user)}:{key}"
         row = self._accounts.grant(now, identity, user, amount, memo="deposit")
         if isinstance(row, Refusal):
             used = self._accounts.row_of(identity) is not None
@@ -288,6 +351,8 @@ class ServiceLedger:
         if user in self._accounts.accounts:
             is_user = self._accounts.accounts[user].kind == "user"
             return None if is_user else Refusal(f'"{user}" has no account', final=True)
+        if user.endswith(_SELLER):  # else a seller of the other name could not be paid
+            return Refusal(f'no user\'s name ends in "{_SELLER}"', final=True)
         try:
             account = LedgerAccount(name=user)
         except ValueError as error:
@@ -302,6 +367,16 @@ class ServiceLedger:
         self._head = next_link(self._head, row)
         payload = msgspec.msgpack.encode((row, self._head, self.currency))
         self._journal.append(ROW, payload, essential=True)
+
+
+def seller_account(user: str) -> str:
+    """Return the account by which a user is paid as a seller at the exchange."""
+    return user + _SELLER
+
+
+def _escaped(user: str) -> str:
+    # A colon in the user's name must not end it: each user's keys are apart from all others'.
+    return user.replace("%", "%25").replace(":", "%3A")
 
 
 _StoredRow = tuple[Transfer, bytes, str]
@@ -326,9 +401,7 @@ def read_service_accounts(folder: Path) -> BookState:
         # No row tells the currency of a service that never moved money.
         currency = stored[0][2] if stored else "SU"
         rows, head = _verified(stored, currency)
-        payees = dict.fromkeys(row.target for row in rows if row.kind == "settle")
-        providers = [LedgerAccount(name=bare_name(name), kind="provider") for name in payees]
-        accounts = Accounts(currency, [*providers, *_users(rows)], rows)
+        accounts = Accounts(currency, [*_providers(rows), *_users(rows)], rows)
     except InputError as error:
         raise error.within(str(journal)) from None
     usage = tuple(decode_usage(payload).record for kind, payload in found if kind == USAGE)
@@ -347,6 +420,12 @@ def _verified(stored: Iterable[_StoredRow], currency: str) -> tuple[list[Transfe
     ordered = sorted(stored, key=lambda one: one[0].number)
     chained = ((row, chain) for row, chain, _ in ordered)
     return read_chained(chained, first_link(FORMAT, currency))
+
+
+def _providers(rows: Iterable[Transfer]) -> list[LedgerAccount]:
+    """Return who was paid in rows: the owner, and sellers at the exchange."""
+    payees = dict.fromkeys(row.target for row in rows if row.kind == "settle")
+    return [LedgerAccount(name=bare_name(name), kind="provider") for name in payees]
 
 
 def _users(rows: Iterable[Transfer]) -> list[LedgerAccount]:

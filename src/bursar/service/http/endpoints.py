@@ -14,7 +14,7 @@ import msgspec
 
 from bursar.remote import routes
 from bursar.remote.routes import JSON, NDJSON, PATH_VALUES, ApiRoute
-from bursar.service.http import handlers
+from bursar.service.http import exchange_handlers, handlers
 from bursar.service.http.http_messages import (
     HttpResponse,
     StreamingResponse,
@@ -103,6 +103,14 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     _endpoint(routes.PRICES, handlers.prices),
     _endpoint(routes.REVENUE, handlers.revenue),
     _endpoint(routes.SALES, handlers.sales),
+    _endpoint(routes.RESERVE, exchange_handlers.reserve),
+    _endpoint(routes.HAND_OVER, exchange_handlers.hand_over, limit="submission_bytes"),
+    _endpoint(routes.EXCHANGE, exchange_handlers.exchange),
+    _endpoint(routes.EXCHANGE_ORDERS, exchange_handlers.orders),
+    _endpoint(routes.PLACE_ORDER, exchange_handlers.place),
+    _endpoint(routes.WITHDRAW_ORDER, exchange_handlers.withdraw),
+    _endpoint(routes.EXCHANGE_TRADES, exchange_handlers.trades),
+    _endpoint(routes.REPORT_TRADE, exchange_handlers.report),
     _endpoint(routes.TOKENS, handlers.tokens),
     _endpoint(routes.CREATE_TOKEN, handlers.create_token),
     _endpoint(routes.REVOKE_TOKEN, handlers.revoke_token),
