@@ -20,7 +20,12 @@ from bursar.dispatch.credential import Credential, make_certificate
 from bursar.model.cloud import CloudEndpoint, MachinePrice, MachineType
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
-from bursar.sites.cloud.libcloud_provider import LibcloudProvider, read_credentials
+from bursar.sites.cloud.libcloud_provider import (
+    LibcloudProvider,
+    ProviderError,
+    clear_refusal,
+    read_credentials,
+)
 from bursar.sites.cloud.pricing import with_machine_prices
 from bursar.sites.cloud.provider import MachineLabel, MachineOrder, PurchaseRefused
 from bursar.sites.cloud.user_data import NOTICES, user_data
@@ -283,6 +288,49 @@ def test_clear_refusals_are_told_from_lost_answers(room: MachineRoom) -> None:
     with pytest.raises(PurchaseRefused, match=r'no machines of type "c5\.nope"'):
         asyncio.run(provider.create(order))
     asyncio.run(provider.destroy("i-0123456789abcdef0"))
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind"),
+    [
+        (400, "InvalidAMIID.NotFound: The image id '[ami-1]' does not exist", "final"),
+        (403, "UnauthorizedOperation: You are not authorized", "final"),
+        (403, "AuthFailure: AWS was not able to validate the credentials", "final"),
+        (400, "InvalidParameterValue: Invalid value 'c5.nope' for InstanceType.", "final"),
+        (400, "MaxSpotInstanceCountExceeded: Max spot instance count exceeded", "later"),
+        (400, "VcpuLimitExceeded: requested more than your current vCPU limit of 0", "final"),
+        (400, "VcpuLimitExceeded: requested more than your current vCPU limit of 32", "later"),
+        (403, "Quota 'CPUS' exceeded. Limit: 0.0 in region europe-west1.", "final"),
+        (403, "Quota 'CPUS' exceeded. Limit: 0.5 in region europe-west1.", "later"),
+        (403, "Quota exceeded for cores: Requested 4, but already used 0 of 0 cores", "final"),
+        (403, "Quota exceeded for cores: Requested 4, but already used 18 of 20 cores", "later"),
+        (400, "PendingVerification: Your account is currently being verified", "later"),
+        (400, "SpotMaxPriceTooLow: Your Spot request price is too low", "later"),
+        (500, "InsufficientInstanceCapacity: We have no sufficient capacity", "later"),
+        (409, "The resource already exists", "later"),
+        (503, "RequestLimitExceeded: Request limit exceeded.", "throttled"),
+        (429, "Too Many Requests", "throttled"),
+        (400, "Throttling: Rate exceeded", "throttled"),
+        (500, "InternalError: An internal error has occurred", "open"),
+        (408, "Request timeout", "open"),
+        (None, "Connection reset by peer", "open"),
+    ],
+)
+def test_answers_of_providers_are_told_apart(code: int | None, text: str, kind: str) -> None:
+    """
+    Final: never asked again. Later: the type is left alone for a while. Open: looked for by tag.
+
+    The words are those of EC2, GCE and OpenStack.
+    """
+    error = ProviderError(text, code=code)
+    refusal = clear_refusal(error)
+
+    assert error.transient == (kind != "final")
+    if kind == "open":
+        assert refusal is None
+        return
+    assert isinstance(refusal, PurchaseRefused)
+    assert (refusal.final, refusal.transient) == (kind == "final", kind == "throttled")
 
 
 def test_prices_come_from_the_first_source_that_knows_them(room: MachineRoom) -> None:

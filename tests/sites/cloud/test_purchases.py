@@ -36,7 +36,7 @@ def test_a_machine_whose_answer_was_lost_is_found_by_its_tag() -> None:
     """The purchase gets the machine, and nothing is ended."""
     found = reconcile([ASKED], [listed()], 110.0, unseen={})
 
-    assert found.changed == [replace(ASKED, state="held", machine="i-1", began=102.0)]
+    assert found.changed == [replace(ASKED, state="held", machine="i-1", began=102.0, listed=True)]
     assert found.doomed == []
 
 
@@ -145,7 +145,7 @@ def test_a_bill_has_whole_units() -> None:
     assert usage.price == "the sites file of 2026-11-01"
     spot = usage_of(replace(line, spot=True, paid_hourly=1.8, ended=86400.0 * 2), rules)
     assert (spot.machine, spot.hourly) == ("m (spot)", 1.8)
-    assert spot.price == "the provider of 1970-01-03"
+    assert spot.price == "the provider of 1970-01-03, its dearest zone"
 
 
 def test_a_name_holds_owner_run_and_lease() -> None:

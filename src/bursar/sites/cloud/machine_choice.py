@@ -84,6 +84,15 @@ def free_offers(
     return [(offer, count) for offer, count in offers if count > 0]
 
 
+def most_unit_price(cloud: CloudEndpoint) -> float | None:
+    """Return the highest price of a processor-second that a machine may come to; None: unknown."""
+    offers = [
+        MachineOffer(machine, is_spot) for machine in cloud.machines for is_spot in (False, True)
+    ]
+    prices = [offer.most_unit_price for offer in offers]
+    return max((price for price in prices if price is not None), default=None)
+
+
 def cheapest_cover(
     processors: int, offers: Sequence[tuple[MachineOffer, int]]
 ) -> list[MachineOffer]:
