@@ -15,6 +15,9 @@ file."""
 START_UP = 90.0
 """Seconds from the purchase of a machine until its workers take tasks, where nothing is known."""
 
+GRACE = 10.0
+"""Seconds that tasks have after SIGTERM before the machine goes: GCE and Azure give 30 s in all."""
+
 HOUR = 3600.0
 
 LISTED = "USD"
@@ -200,6 +203,8 @@ class CloudEndpoint:
         Lines of shell that a machine runs first.
     on_notice
         Lines of shell that a spot machine runs when the provider has announced to take it back.
+    grace
+        Seconds between SIGTERM and SIGKILL for tasks whose machine is taken back.
     owner
         Value of the tag by which machines of ours are found; empty: user and host.
     prices
@@ -221,6 +226,7 @@ class CloudEndpoint:
     python: str = "python3"
     setup: tuple[str, ...] = ()
     on_notice: tuple[str, ...] = ()
+    grace: float = GRACE
     owner: str = ""
     prices: tuple[PriceSource, ...] = ("provider", "table", "user")
 

@@ -17,9 +17,20 @@ from libcloud.compute.drivers.dummy import DummyNodeDriver
 from libcloud.compute.types import NodeState
 
 from bursar.dispatch.credential import Credential, make_certificate
+from bursar.dispatch.journal import read_journal
 from bursar.model.cloud import CloudEndpoint, MachinePrice, MachineType
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
+from bursar.model.task import Status
+from bursar.provisioning.interruptions import (
+    LOOKS,
+    MetadataRequest,
+    ends_tasks_at,
+    parse_azure,
+    parse_ec2,
+    parse_gce,
+)
+from bursar.runs.folder import RunFolder
 from bursar.sites.cloud.libcloud_provider import (
     LibcloudProvider,
     ProviderError,
@@ -28,7 +39,8 @@ from bursar.sites.cloud.libcloud_provider import (
 )
 from bursar.sites.cloud.pricing import with_machine_prices
 from bursar.sites.cloud.provider import MachineLabel, MachineOrder, PurchaseRefused
-from bursar.sites.cloud.user_data import NOTICES, user_data
+from bursar.sites.cloud.user_data import user_data
+from bursar.worker.worker import TAKEN_AWAY
 from bursar_devtools.clouds.machine_room import IMAGE, MachineRoom, machine_room
 
 SECRET = "hunter2hunter2"
@@ -69,6 +81,10 @@ runtime = "{seconds} s"
 [goal]
 budget = "5 USD"
 """
+
+
+PREEMPTED = '{"Events": [{"EventType": "Preempt", "Resources": ["%s"], "NotBefore": "%s"}]}'
+"""An answer of Azure's scheduled events."""
 
 
 @pytest.fixture
@@ -242,10 +258,10 @@ def test_a_machine_to_which_nobody_comes_ends_itself(room: MachineRoom) -> None:
 
 
 def test_a_machine_that_is_taken_back_runs_its_hook_first(room: MachineRoom) -> None:
-    """The notice is looked for, the hook runs, and the pilot is told to end its tasks."""
+    """The notice is looked for, the hook runs, and the pilot ends."""
     provider = LibcloudProvider("aws", endpoint(room))
     checkpoint = room.folder / "checkpoint"
-    data = script(100.0, notice=NOTICES["ec2"], on_notice=[f"touch {checkpoint}"])
+    data = script(100.0, notices="ec2", on_notice=[f"touch {checkpoint}"])
     order = MachineOrder(label=LABEL, type="c5.large", image=IMAGE, user_data=data, ceiling=0.05)
 
     machine = asyncio.run(provider.create(order))
@@ -256,6 +272,115 @@ def test_a_machine_that_is_taken_back_runs_its_hook_first(room: MachineRoom) -> 
     wait_for(lambda: not room.left)
 
     assert checkpoint.exists()
+
+
+def test_a_spot_machine_is_drained_before_it_is_taken_back(
+    tmp_path: Path, room: MachineRoom
+) -> None:
+    """
+    A pool of one machine at a time: what runs gets SIGTERM and its grace, and runs again elsewhere.
+
+    The tasks have one try each, which the interruption does not use up.
+    """
+    desk = Desk(tmp_path, room)
+    sites = (tmp_path / "s.toml").read_text().replace("most = 3", "most = 1")
+    sites = sites.replace('owner = "me"', 'owner = "me"\ngrace = "2 s"')
+    (tmp_path / "s.toml").write_text(sites + 'spot = { ceiling = "3.6 USD", price = "3 USD" }\n')
+    command = (
+        f"[ {{i}} -gt 2 -o -e {tmp_path}/saved-{{i}} ] && exit 0; "
+        f"trap 'sleep 0.5; touch {tmp_path}/saved-{{i}}; exit 3' TERM; "
+        f"touch {tmp_path}/began-{{i}}; sleep 60 & wait"
+    )
+    campaign = (tmp_path / "c.toml").read_text()
+    (tmp_path / "c.toml").write_text(campaign.replace('"sleep 1"', f'"{command}"'))
+
+    run = desk.start(
+        "run", "c.toml", "--sites", "s.toml", "--name", "r", "--provisioning", "dynamic"
+    )
+    wait_for(lambda: len(list(tmp_path.glob("began-*"))) == 2)
+    (first,) = room.left
+    room.announce_interruption(first, 9.0)
+    out, err = run.communicate(timeout=100)
+
+    assert run.returncode == 0, out + err
+    assert "4 of 4 succeeded" in out + err
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-1", "saved-2"]
+    assert len(room.machines()) == 2
+    assert room.left == []
+    journal = read_journal(RunFolder(tmp_path / "runs/r").journal_file)
+    ends = [record.outcome for record in journal.records if record.outcome.attempt == 1]
+    cut = [one for one in ends if one.status is Status.CANCELLED]
+    assert {(one.task, one.reason) for one in cut} == {(0, TAKEN_AWAY), (1, TAKEN_AWAY)}
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "goes"),
+    [
+        (parse_ec2, '{"action": "terminate", "time": "2026-11-01T08:22:00Z"}', 1793521320.0),
+        (parse_ec2, '{"action": "stop", "time": "soon"}', 1120.0),
+        (parse_ec2, '{"action": "rebalance"}', None),
+        (parse_ec2, "<html>a proxy's page</html>", None),
+        (parse_ec2, "[]", None),
+        (parse_gce, "TRUE\n", 1030.0),
+        (parse_gce, "FALSE", None),
+        (parse_azure, '{"DocumentIncarnation": 1, "Events": []}', None),
+        (parse_azure, '{"Events": [{"EventType": "Freeze", "Resources": ["vm-1"]}]}', None),
+        (parse_azure, PREEMPTED % ("vm-1", ""), 1030.0),
+        (parse_azure, PREEMPTED % ("vm-2", ""), None),
+        (parse_azure, PREEMPTED % ("vm-1", "Sun, 01 Nov 2026 08:22:00 GMT"), 1793521320.0),
+        (parse_azure, '{"Events": "none"}', None),
+    ],
+)
+def test_notices_are_read_as_providers_write_them(
+    read: Callable[..., float | None], text: str, goes: float | None
+) -> None:
+    """No answer that is not a notice may end tasks; Azure lists the events of neighbours, too."""
+    more = ("vm-1",) if read is parse_azure else ()
+
+    assert read(text, 1000.0, *more) == goes
+
+
+@pytest.mark.parametrize("provider", ["ec2", "gce", "azure_arm"])
+def test_each_provider_is_asked_in_its_own_way(provider: str) -> None:
+    """Paths, headers and the token of EC2's second version, by the providers' documents."""
+    asked: list[tuple[object, ...]] = []
+    answers = {
+        "/latest/api/token": "AQAEAL",
+        "/latest/meta-data/spot/instance-action": '{"action": "terminate", "time": "x"}',
+        "/computeMetadata/v1/instance/preempted": "TRUE",
+        "/metadata/scheduledevents?api-version=2020-07-01": PREEMPTED % ("vm-1", ""),
+        "/metadata/instance/compute/name?api-version=2021-02-01&format=text": "vm-1",
+    }
+
+    def ask(request: MetadataRequest) -> str | None:
+        asked.append((request.method, request.path.split("?")[0], *request.headers.items()))
+        return answers[request.path]
+
+    assert LOOKS[provider](ask, 1000.0) in (1030.0, 1120.0)
+    lifetime = ("X-aws-ec2-metadata-token-ttl-seconds", "60")
+    token = ("X-aws-ec2-metadata-token", "AQAEAL")
+    azure, google = ("Metadata", "true"), ("Metadata-Flavor", "Google")
+    assert (
+        asked
+        == {
+            "ec2": [
+                ("PUT", "/latest/api/token", lifetime),
+                ("GET", "/latest/meta-data/spot/instance-action", token),
+            ],
+            "gce": [("GET", "/computeMetadata/v1/instance/preempted", google)],
+            "azure_arm": [
+                ("GET", "/metadata/scheduledevents", azure),
+                ("GET", "/metadata/instance/compute/name", azure),
+            ],
+        }[provider]
+    )
+    assert LOOKS[provider](lambda request: None, 1000.0) is None
+
+
+def test_tasks_may_end_until_their_grace_begins() -> None:
+    """Two minutes before the end, 10 s of grace and 5 s to report leave 105 s."""
+    assert ends_tasks_at(1120.0, 1000.0, 10.0) == 1105.0
+    assert ends_tasks_at(1010.0, 1000.0, 10.0) == 1000.0
 
 
 def test_a_lost_connection_names_no_secret(room: MachineRoom) -> None:

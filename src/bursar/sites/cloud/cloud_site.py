@@ -52,7 +52,7 @@ from bursar.sites.cloud.purchases import (
     reconcile,
     usage_of,
 )
-from bursar.sites.cloud.user_data import NOTICES, user_data
+from bursar.sites.cloud.user_data import user_data
 from bursar.sites.pilot_job import pilot_terms
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
 from bursar.supervisor import TaskSupervisor
@@ -407,8 +407,9 @@ class CloudSite:
             setup=self._cloud.setup,
             start_limit=self._cloud.start_limit,
             lifetime=entry.pilot.duration + self._cloud.start_limit,
-            notice=NOTICES.get(self._cloud.provider, "") if entry.offer.is_spot else "",
+            notices=self._cloud.provider if entry.offer.is_spot else "",
             on_notice=self._cloud.on_notice,
+            grace=self._cloud.grace,
         )
 
     async def _buy(self, entry: MachinePilot) -> None:
