@@ -86,6 +86,28 @@ class SpotTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedStartUp:
+    """
+    Times from the purchase of a machine until its worker joined, as earlier runs have seen them.
+
+    Parameters
+    ----------
+    median, high
+        Median and 90 % quantile, seconds.
+    count
+        Starts that they rest on. Positive.
+    """
+
+    median: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        starts = "start" if self.count == 1 else f"{self.count} starts"
+        return f"starts in {self.median:.3g} s, 90 % within {self.high:.3g} s (last {starts})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineType:
     """
     A kind of machine that a cloud sells.
@@ -106,6 +128,8 @@ class MachineType:
         Price on demand; None when unknown.
     spot
         Terms of machines that may be interrupted; None: none are bought.
+    learned
+        How long machines of the type took to start in earlier runs; None: unknown.
     """
 
     name: str
@@ -115,6 +139,7 @@ class MachineType:
     most: int = 1
     price: MachinePrice | None = None
     spot: SpotTerms | None = None
+    learned: LearnedStartUp | None = None
 
     def __post_init__(self) -> None:
         if self.processors < 1 or self.most < 1 or self.gpus < 0:
@@ -229,6 +254,16 @@ class CloudEndpoint:
     grace: float = GRACE
     owner: str = ""
     prices: tuple[PriceSource, ...] = ("provider", "table", "user")
+
+    def starts_in(self, machine: MachineType) -> float:
+        """Return the expected seconds until a machine's workers take tasks: learned, or stated."""
+        return self.start_up if machine.learned is None else machine.learned.median
+
+    @property
+    def late(self) -> float:
+        """Seconds by which one start of ten is later than expected, at the most; 0: unknown."""
+        learned = [machine.learned for machine in self.machines if machine.learned is not None]
+        return max((one.high - one.median for one in learned), default=0.0)
 
     @property
     def processors(self) -> int:

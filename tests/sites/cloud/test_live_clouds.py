@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -158,6 +159,11 @@ def test_a_campaign_runs_on_machines_that_are_bought_billed_and_ended(
     assert told["sites"][0]["agrees"] is True
     assert "4 of 4 succeeded" in said
     assert "an hour (the sites file of 2026-11-01)" in desk.bursar("bill", "r")
+    # What the machines took to start is known to the next plan.
+    count = len(room.machines())
+    starts = "start" if count == 1 else f"{count} starts"
+    planned = desk.bursar("plan", "c.toml", "--sites", "s.toml")
+    assert re.search(rf"starts in [\d.]+ s, 90 % within [\d.]+ s \(last {starts}\)", planned)
     assert SECRET not in said
     assert desk.secrets_in_files() == []
 

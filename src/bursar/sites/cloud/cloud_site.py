@@ -52,6 +52,7 @@ from bursar.sites.cloud.purchases import (
     reconcile,
     usage_of,
 )
+from bursar.sites.cloud.start_ups import note_start_up
 from bursar.sites.cloud.user_data import user_data
 from bursar.sites.pilot_job import pilot_terms
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
@@ -92,6 +93,8 @@ class CloudSite:
         The cloud; None: the one that the facts name, through apache-libcloud.
     clock
         The present time, seconds since the epoch.
+    start_ups
+        File to which measured start-up times are added for later runs; None: none.
 
     Raises
     ------
@@ -107,6 +110,7 @@ class CloudSite:
         folder: Path,
         provider: CloudProvider | None = None,
         clock: Callable[[], float] = time.time,
+        start_ups: Path | None = None,
     ) -> None:
         if facts.cloud is None:
             raise ValueError(f"{facts.name} is no cloud")
@@ -118,6 +122,7 @@ class CloudSite:
         self._cloud: CloudEndpoint = facts.cloud
         self._provider = provider
         self._clock = clock
+        self._start_ups = start_ups
         self._owner = owner_of(facts.cloud)
         self._run = run_word(run)
         self._book = PurchaseBook(folder / f"{plain_word(facts.name)}.machines")
@@ -264,9 +269,11 @@ class CloudSite:
 
     @property
     def start_up(self) -> float:
-        """Seconds from a purchase until workers take tasks: learned in this run, or as stated."""
+        """Seconds from a purchase until workers take tasks: of this run, of others, or stated."""
         learned = [line.joined - line.asked for line in self._book if line.joined is not None]
-        return statistics.median(learned) if learned else self._cloud.start_up
+        if learned:
+            return statistics.median(learned)
+        return statistics.median(self._cloud.starts_in(one) for one in self._cloud.machines)
 
     def _held(self) -> Mapping[MachineOffer, int]:
         return Counter(self._offers.values())
@@ -492,7 +499,10 @@ class CloudSite:
             return
         entry.has_joined = True
         last = self._book.of_lease(entry.pilot.name)[-1]
-        self._book.write(replace(last, joined=self._clock()))
+        now = self._clock()
+        self._book.write(replace(last, joined=now))
+        if self._start_ups is not None:
+            note_start_up(self._start_ups, self._cloud, last.type, now - last.asked, now)
         try:
             # The guard may refuse here for want of money; the machine is then ended.
             entry.begin(entry.pilot.processors)
