@@ -1,6 +1,7 @@
 """Purchases and the provider's list: what is recorded, and which machines are ended."""
 
 import dataclasses
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -121,11 +122,13 @@ def test_a_machine_that_is_listed_again_is_ended() -> None:
 def test_lines_that_run_on_notice_may_be_any_shell(hook: list[str]) -> None:
     """A line in the background or with a comment breaks neither the others nor the script."""
     script = user_data(
-        b"{}", processors=1, python="python3", start_limit=9, notice="true", on_notice=hook
+        b"{}", processors=1, python="python3", start_limit=9, notices="ec2", on_notice=hook
     )
     done = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert "sync\n" in script.partition("save")[2]
+    (line,) = (line for line in script.splitlines() if "bursar.provisioning.interruptions" in line)
+    words = shlex.split(line, comments=True)
+    assert words[-6:] == ["ec2", "$pilot", "10", *hook, "&"]
 
 
 def test_purchases_survive_a_kill_at_any_byte(tmp_path: Path) -> None:
@@ -198,3 +201,18 @@ def test_start_ups_of_earlier_runs_are_learned(tmp_path: Path) -> None:
     assert start_up(facts) == 5.0
     assert str(learned) == "starts in 55 s, 90 % within 90 s (last 10 starts)"
     assert with_start_ups(facts, tmp_path / "none") == facts
+
+
+def test_a_machine_that_was_ended_and_is_listed_no_more_has_ended() -> None:
+    """
+    OpenStack and GCE list no machine that was deleted: its lease is settled at once.
+
+    One that was never listed may only be missing yet, and is waited for.
+    """
+    seen = replace(HELD, listed=True, destroyed=150.0)
+
+    found = reconcile([seen], [], 152.0, unseen={})
+    assert found.changed == [replace(seen, state="ended", began=100.0, ended=150.0)]
+    assert found.doomed == []
+    for line in (replace(seen, listed=False), replace(seen, destroyed=None)):
+        assert reconcile([line], [], 152.0, unseen={}).changed == []

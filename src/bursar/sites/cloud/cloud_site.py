@@ -531,8 +531,15 @@ class CloudSite:
         for line in lines:
             if line.machine:
                 with contextlib.suppress(SiteError):
-                    await self._provider.destroy(line.machine)
+                    await self._destroy(line.machine)
         self._wanted.set()
+
+    async def _destroy(self, machine: str) -> None:
+        is_listed = await self._provider.destroy(machine)
+        now = self._clock()
+        for line in [line for line in self._book.open if line.machine == machine]:
+            ordered = now if line.destroyed is None else line.destroyed
+            self._book.write(replace(line, destroyed=ordered, listed=line.listed or is_listed))
 
     # What becomes of them.
 
@@ -552,7 +559,7 @@ class CloudSite:
             for line in found.changed:
                 self._take_in(line)
             self._end_silent()
-            ending = [self._provider.destroy(machine) for machine in found.doomed]
+            ending = [self._destroy(machine) for machine in found.doomed]
             for answer in await asyncio.gather(*ending, return_exceptions=True):
                 # One that cannot be ended now is still listed at the next look.
                 if isinstance(answer, BaseException) and not isinstance(answer, SiteError):

@@ -118,13 +118,14 @@ class LibcloudProvider:
             raise (error if clear is None else clear) from None
         return _machine(node, order.label, self._cloud.provider)
 
-    async def destroy(self, machine: str) -> None:
+    async def destroy(self, machine: str) -> bool:
         """End a machine; see the contract."""
         try:
-            await self._call(lambda: self._destroy(machine))
+            return await self._call(lambda: self._destroy(machine))
         except SiteError as error:
             if "NotFound" not in str(error):
                 raise
+            return False
 
     async def prices(self, types: Sequence[str]) -> Mapping[str, MachinePrice]:
         """Return the prices that the provider or the library's tables know; 0.0 is unknown."""
@@ -208,17 +209,18 @@ class LibcloudProvider:
             raise SiteError(f"{self._cloud.provider}: an answer without a machine", transient=True)
         return nodes[0]
 
-    def _destroy(self, machine: str) -> None:
+    def _destroy(self, machine: str) -> bool:
         from libcloud.compute.base import Node
         from libcloud.compute.types import NodeState
 
         if self._cloud.provider == "ec2":  # which needs no more than the identity
             node = Node(machine, "", NodeState.UNKNOWN, [], [], driver=self._driver)
             self._driver.destroy_node(node)
-            return
-        for node in self._driver.list_nodes():
-            if str(node.id) == machine:
-                self._driver.destroy_node(node)
+            return False
+        found = [node for node in self._driver.list_nodes() if str(node.id) == machine]
+        for node in found:
+            self._driver.destroy_node(node)
+        return bool(found)
 
     def _ec2_history(self, type: str, since: float, zone: str) -> list[SpotPrice]:
         connection = self._driver.connection
@@ -309,7 +311,7 @@ def _machine(node: Any, label: MachineLabel, provider: str) -> CloudMachine:
     return CloudMachine(
         id=str(node.id),
         label=label,
-        type=str(extra.get("instance_type") or ""),
+        type=str(extra.get("instance_type") or extra.get("flavorId") or ""),
         state=state,
         zone=_zone(extra),
         began=began.timestamp() if isinstance(began, datetime.datetime) else None,
@@ -409,8 +411,12 @@ def make_driver(site: str, cloud: CloudEndpoint, secrets: Sequence[str]) -> Any:
             hint=spelling_hint(cloud.provider, known),
         )
     options: dict[str, Any] = dict(cloud.options)
+    if cloud.provider == "openstack":
+        # The library's own defaults, Nova 1.1 and Keystone 1.1, have long been gone everywhere.
+        options = {"api_version": "2.2"} | options
     if cloud.region:
-        options["region"] = cloud.region
+        named = "ex_force_service_region" if cloud.provider == "openstack" else "region"
+        options[named] = cloud.region
     try:
         driver = get_driver(known[cloud.provider])
         try:

@@ -184,8 +184,15 @@ class CloudProvider(Protocol):
             When no machine came of the request. After any other error one may have been bought.
         """
 
-    async def destroy(self, machine: str) -> None:
-        """End a machine; ending it again, or one that is gone, changes nothing."""
+    async def destroy(self, machine: str) -> bool:
+        """
+        End a machine; ending it again, or one that is gone, changes nothing.
+
+        Returns
+        -------
+        bool
+            Whether the provider was seen to list the machine when the order was given.
+        """
 
     async def prices(self, types: Sequence[str]) -> Mapping[str, MachinePrice]:
         """Return the prices on demand that the provider or a table knows, by type."""

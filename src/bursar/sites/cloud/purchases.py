@@ -68,6 +68,9 @@ class PurchaseLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         Whether nobody needs the machine any more.
     listed
         Whether the provider has listed the machine at least once.
+    destroyed
+        When the provider has taken the order to end the machine, seconds since the epoch by our
+        clock; None: it has not.
     """
 
     token: str
@@ -88,6 +91,7 @@ class PurchaseLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     paid_hourly: float | None = None
     released: bool = False
     listed: bool = False
+    destroyed: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -214,7 +218,10 @@ def reconcile(
     for line in by_token.values():
         if line.token in taken or line.token in calling or line.is_over:
             continue
-        if line.state == "held":
+        if line.state == "held" and line.listed and line.destroyed is not None:
+            # Some providers list no machine that has ended. A list that is behind holds it still.
+            taken[line.token] = _ended_by_our_clock(line, line.destroyed)
+        elif line.state == "held":
             since = unseen.setdefault(line.machine, now)
             if now - since >= UNLISTED:
                 taken[line.token] = _ended_by_our_clock(line, since)

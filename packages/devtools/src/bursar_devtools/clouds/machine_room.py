@@ -90,7 +90,7 @@ class MachineRoom:
 
     def fail(self, machine: str) -> None:
         """Kill what runs on a machine, as a failure of its hardware does; moto lists it still."""
-        _kill(self.processes[machine])
+        kill_machine(self.processes[machine])
 
     def look(self, now: float) -> None:
         """Start processes of machines that have come, and end those of machines that are gone."""
@@ -100,35 +100,59 @@ class MachineRoom:
                 if now >= self.started.setdefault(one.id, now) + self.boot:
                     self.processes[one.id] = self._start(one)
             elif process is not None and one.state not in _THERE:
-                _kill(process)
+                kill_machine(process)
             elif process is not None and process.poll() is not None and process.returncode >= 0:
                 one.terminate()  # its script has ended, and shut the machine down
 
     def close(self) -> None:
         """Kill all machines."""
         for process in self.processes.values():
-            _kill(process)
+            kill_machine(process)
 
     def _start(self, one: Any) -> "subprocess.Popen[bytes]":
-        script = self.folder / f"{one.id}.sh"
-        script.touch(0o600)
-        script.write_bytes(_decoded(one.user_data))
-        environment = {
-            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
-            "HOME": str(self.folder),
-            "TMPDIR": str(self.folder),
-            ADDRESS: f"http://127.0.0.1:{self.metadata}/{one.id}",
-        }
-        with (self.folder / f"{one.id}.log").open("wb") as log:
-            return subprocess.Popen(
-                ["sh", str(script)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                cwd=self.folder,
-                start_new_session=True,
-            )
+        address = f"http://127.0.0.1:{self.metadata}/{one.id}"
+        return start_machine(self.folder, one.id, _decoded(one.user_data), address)
+
+
+def install_programs(folder: Path) -> None:
+    """Put stand-ins for the programs that end a machine into a folder of machines."""
+    programs = folder / "bin"
+    programs.mkdir(parents=True, exist_ok=True)
+    for name in ("shutdown", "poweroff", "halt"):
+        (programs / name).write_text(_SHUTDOWN)
+        (programs / name).chmod(stat.S_IRWXU)
+
+
+def start_machine(
+    folder: Path, machine: str, user_data: bytes, metadata: str = ""
+) -> "subprocess.Popen[bytes]":
+    """
+    Start a machine: a process of this one that runs its user data.
+
+    Parameters
+    ----------
+    metadata
+        Address of the machine's metadata service; empty: none that answers.
+    """
+    script = folder / f"{machine}.sh"
+    script.touch(0o600)
+    script.write_bytes(user_data)
+    environment = {
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        ADDRESS: metadata or "http://127.0.0.1:9",
+    }
+    with (folder / f"{machine}.log").open("wb") as log:
+        return subprocess.Popen(
+            ["sh", str(script)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
 
 
 def _decoded(user_data: Any) -> bytes:
@@ -138,7 +162,8 @@ def _decoded(user_data: Any) -> bytes:
     return data if data.startswith(b"#!") else base64.b64decode(data)
 
 
-def _kill(process: "subprocess.Popen[bytes]") -> None:
+def kill_machine(process: "subprocess.Popen[bytes]") -> None:
+    """Kill all that runs on a machine."""
     # The whole session: pilots, workers and what they run are of one machine.
     try:
         os.killpg(process.pid, signal.SIGKILL)
@@ -164,15 +189,7 @@ def machine_room(
         def log(self, type: str, message: str, *args: Any) -> None:
             pass
 
-    programs = folder / "bin"
-    programs.mkdir(parents=True, exist_ok=True)
-    for name, text in (
-        ("shutdown", _SHUTDOWN),
-        ("poweroff", _SHUTDOWN),
-        ("halt", _SHUTDOWN),
-    ):
-        (programs / name).write_text(text)
-        (programs / name).chmod(stat.S_IRWXU)
+    install_programs(folder)
     server = make_server(
         "127.0.0.1",
         0,

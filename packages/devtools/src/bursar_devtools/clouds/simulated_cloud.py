@@ -163,13 +163,14 @@ class SimulatedCloud:
             id=machine.id, label=order.label, type=order.type, state="starting", began=began
         )
 
-    async def destroy(self, machine: str) -> None:
+    async def destroy(self, machine: str) -> bool:
         """End a machine, or lose the call."""
         await self._call("destroy", self.faults.lost_before)
         for one in self.bought:
             if one.id == machine:
                 self.end(one)
         self._lose(self.faults.lost_after)
+        return False
 
     async def prices(self, types: Sequence[str]) -> Mapping[str, MachinePrice]:
         """Return the prices on demand."""
