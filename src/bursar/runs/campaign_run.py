@@ -400,10 +400,8 @@ def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_tas
         return BatchSite(facts, run=folder.identity, folder=folder.pilots)
     if facts.cloud is not None:
         from bursar.sites.cloud.cloud_site import CloudSite
-        from bursar.sites.cloud.start_ups import START_UPS
 
-        seen = folder.path.parent / START_UPS
-        return CloudSite(facts, run=folder.identity, folder=folder.pilots, start_ups=seen)
+        return CloudSite(facts, run=folder.identity, folder=folder.pilots, runs=folder.path.parent)
     if facts.remote is not None:
         from bursar.sites.remote.remote_site import RemoteSite
 

@@ -52,7 +52,7 @@ from bursar.sites.cloud.purchases import (
     reconcile,
     usage_of,
 )
-from bursar.sites.cloud.start_ups import note_start_up
+from bursar.sites.cloud.start_ups import START_UPS, note_start_up
 from bursar.sites.cloud.user_data import user_data
 from bursar.sites.pilot_job import pilot_terms
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
@@ -93,8 +93,8 @@ class CloudSite:
         The cloud; None: the one that the facts name, through apache-libcloud.
     clock
         The present time, seconds since the epoch.
-    start_ups
-        File to which measured start-up times are added for later runs; None: none.
+    runs
+        Folder of the runs, which keeps measured start-up times for later runs; None: nobody does.
 
     Raises
     ------
@@ -110,7 +110,7 @@ class CloudSite:
         folder: Path,
         provider: CloudProvider | None = None,
         clock: Callable[[], float] = time.time,
-        start_ups: Path | None = None,
+        runs: Path | None = None,
     ) -> None:
         if facts.cloud is None:
             raise ValueError(f"{facts.name} is no cloud")
@@ -122,7 +122,7 @@ class CloudSite:
         self._cloud: CloudEndpoint = facts.cloud
         self._provider = provider
         self._clock = clock
-        self._start_ups = start_ups
+        self._start_ups = None if runs is None else runs / START_UPS
         self._owner = owner_of(facts.cloud)
         self._run = run_word(run)
         self._book = PurchaseBook(folder / f"{plain_word(facts.name)}.machines")

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bursar_devtools.clouds.machine_room import install_programs, kill_machine, start_machine
 
 USER, PASSWORD, PROJECT = "demo", "hunter2hunter2", "campaigns"
@@ -206,7 +208,7 @@ def _handler_of(room: OpenStackRoom) -> type[BaseHTTPRequestHandler]:
             path = self.path.partition("?")[0]
             token = self.headers.get("X-Auth-Token", "")
             try:
-                body = json.loads(text) if text else None
+                body = msgspec.json.decode(text) if text else None
                 status, headers, content = room.answer(self.command, path, body, token)
             except OpenStackError as error:
                 status, headers, content = error.status, {}, error.body
