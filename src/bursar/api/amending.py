@@ -7,7 +7,7 @@ from typing import Any
 
 from bursar.api.quote import Quote
 from bursar.api.quoting import quote_strategy
-from bursar.api.running import RUNS
+from bursar.api.site_resolution import RUNS
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.feasibility import Forecast
 from bursar.market.lease import Lease

@@ -49,7 +49,8 @@ GoalCheck = Callable[[Goal], bool]
 
 def start_up(site: SiteFacts) -> float:
     """Return the seconds of margin for the start of a site's workers; 0 for simulated sites."""
-    return START_UP.get(site.kind, 0.0)
+    late = 0.0 if site.cloud is None else site.cloud.late
+    return START_UP.get(site.kind, 0.0) + late
 
 
 def firm_offer(

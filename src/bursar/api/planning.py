@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bursar.api.quote import Quote
-from bursar.api.site_resolution import Sites, on_offer, resolve_sites
+from bursar.api.site_resolution import RUNS, Sites, on_offer, resolve_sites, with_learned
 from bursar.broker.estimates import sizes_of
 from bursar.broker.packing import JobPacking, JobSizeClasses, ResourcePool
 from bursar.broker.policy_choice import SupplyPolicy, suitable_sites
@@ -81,7 +81,7 @@ def plan(
     from bursar.planning.trade_off_solver import trade_off
 
     campaign = resolve_campaign(campaign)
-    facts = suitable_sites(campaign, on_offer(resolve_sites(sites)))
+    facts = suitable_sites(campaign, on_offer(with_learned(resolve_sites(sites), RUNS)))
     if processors is not None:
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, Infeasible, InputError
@@ -180,6 +182,7 @@ class Quote:
                     "price_source": None if one.offer.price is None else one.offer.price.source,
                     "price_date": None if one.offer.price is None else one.offer.price.date,
                     "interruption_odds": one.odds,
+                    "start_up": msgspec.to_builtins(one.offer.machine.learned),
                 }
                 for one in bought
             ]

@@ -16,8 +16,8 @@ from typing import Any
 
 from bursar.api.planning import plan as make_plan
 from bursar.api.queues import run_outside_loop
-from bursar.api.running import RUNS
 from bursar.api.simulator import RecordedConditions, Simulator
+from bursar.api.site_resolution import RUNS
 from bursar.broker.policy_choice import PolicyRequest, choose_policy
 from bursar.broker.strategies import POLICIES, Policy
 from bursar.model.campaign import Campaign

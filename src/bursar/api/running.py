@@ -11,7 +11,7 @@ from bursar.api.planning import plan, resolve_campaign
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
 from bursar.api.quoting import PlanMaker, quote_policy
-from bursar.api.site_resolution import Sites, resolve_sites
+from bursar.api.site_resolution import RUNS, Sites, resolve_sites, with_learned
 from bursar.broker.policy_choice import PolicyRequest, ProvisioningMode, SupplyPolicy, choose_policy
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader
@@ -96,9 +96,6 @@ class RunResult:
 
 
 # Running of campaigns, and resuming of runs that were stopped.
-
-RUNS = Path("runs")
-"""Folder that holds the runs, unless another is named."""
 
 BOOK = Path("bursar.book")
 """File of the book, unless another is named."""
@@ -219,7 +216,8 @@ def run(
         seed=seed,
     )
     decision = choose_policy(campaign, facts, wanted)
-    policy, campaign, facts = decision.policy, decision.campaign, decision.sites
+    policy, campaign = decision.policy, decision.campaign
+    facts = with_learned(decision.sites, Path(runs))
     if policy.kind in _FORECAST_ONLY:
         raise InputError(
             f'"{policy.kind}" depends on what queues will do, which only a simulation knows',

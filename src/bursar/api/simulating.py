@@ -11,9 +11,9 @@ from bursar.api.planning import plan, resolve_campaign
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
 from bursar.api.quoting import quote_policy
-from bursar.api.running import RUNS, payer_of, within_account
+from bursar.api.running import payer_of, within_account
 from bursar.api.simulator import RecordedConditions, Simulator
-from bursar.api.site_resolution import Sites, resolve_sites
+from bursar.api.site_resolution import RUNS, Sites, resolve_sites
 from bursar.broker.policy_choice import (
     PolicyRequest,
     ProvisioningMode,

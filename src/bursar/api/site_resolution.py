@@ -9,6 +9,9 @@ from pathlib import Path
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 
+RUNS = Path("runs")
+"""Folder that holds the runs, unless another is named."""
+
 Sites = str | Path | SiteFacts | Sequence[SiteFacts] | None
 """A sites file, one site, several, or None for this machine."""
 
@@ -77,6 +80,15 @@ def _run_priced(site: SiteFacts) -> SiteFacts:
     from bursar.sites.cloud.pricing import with_machine_prices
 
     return asyncio.run(with_machine_prices(site))
+
+
+def with_learned(sites: tuple[SiteFacts, ...], runs: Path) -> tuple[SiteFacts, ...]:
+    """Return the sites, clouds with the start-up times that runs of a folder have seen."""
+    if all(site.cloud is None for site in sites):
+        return sites
+    from bursar.sites.cloud.start_ups import START_UPS, with_start_ups
+
+    return tuple(with_start_ups(site, runs / START_UPS) for site in sites)
 
 
 def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:

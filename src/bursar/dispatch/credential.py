@@ -26,6 +26,10 @@ SILENCE = 15.0
 """Seconds, about, after which an end of a connection that says nothing is taken to be gone."""
 
 
+LAST_WORDS = 1.0
+"""Seconds between SIGTERM and SIGKILL for a task whose processors are taken away."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotTerms:
     """
@@ -42,6 +46,8 @@ class PilotTerms:
         Seconds without a task after which a worker leaves by itself; None: never.
     patience
         Seconds for which a pilot tries to come back when it loses the connection.
+    grace
+        Seconds between SIGTERM and SIGKILL for tasks whose processors are taken away.
     on_join
         Called when the lease's first worker has joined; None: no call.
     on_leave
@@ -54,6 +60,7 @@ class PilotTerms:
     processors: int
     idle: float | None = None
     patience: float = PATIENCE
+    grace: float = LAST_WORDS
     on_join: Callable[[], None] | None = None
     on_leave: Callable[[], None] | None = None
 
@@ -79,6 +86,8 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
         Seconds for which it tries to come back when the connection is lost; then it ends.
     silence
         Seconds, about, after which a connection without a sign of life is lost.
+    grace
+        Seconds between SIGTERM and SIGKILL for tasks whose processors are taken away.
     """
 
     host: str
@@ -92,6 +101,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     idle: float | None = None
     patience: float = PATIENCE
     silence: float = SILENCE
+    grace: float = LAST_WORDS
 
     def encode(self) -> bytes:
         """Encode the credential as JSON, the form of the credential file."""

@@ -189,5 +189,6 @@ def make_credential(
         processors=terms.processors,
         idle=terms.idle,
         patience=max(terms.patience, patience),
+        grace=terms.grace,
         silence=silence,
     ).encode()

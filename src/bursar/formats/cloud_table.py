@@ -23,6 +23,7 @@ from bursar.formats.site_tables import (
     existing_file,
 )
 from bursar.model.cloud import (
+    GRACE,
     LISTED,
     START_UP,
     BillingRules,
@@ -197,6 +198,10 @@ class CloudSiteTable(LeasedSiteTable, frozen=True, tag="cloud", kw_only=True):
             "a checkpoint."
         ),
     ] = ()
+    grace: Annotated[
+        Duration,
+        Meta(description="Time after SIGTERM for tasks whose machine is taken back; 10 s."),
+    ] = GRACE
     owner: Annotated[
         Text | None,
         Meta(description="Tag by which machines of ours are found; default: user and host."),
@@ -291,6 +296,7 @@ class CloudSiteTable(LeasedSiteTable, frozen=True, tag="cloud", kw_only=True):
             python=self.python,
             setup=self.setup,
             on_notice=self.on_notice,
+            grace=self.grace,
             owner=self.owner or "",
             prices=self.prices,
         )

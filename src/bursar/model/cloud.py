@@ -15,6 +15,9 @@ file."""
 START_UP = 90.0
 """Seconds from the purchase of a machine until its workers take tasks, where nothing is known."""
 
+GRACE = 10.0
+"""Seconds that tasks have after SIGTERM before the machine goes: GCE and Azure give 30 s in all."""
+
 HOUR = 3600.0
 
 LISTED = "USD"
@@ -83,6 +86,28 @@ class SpotTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedStartUp:
+    """
+    Times from the purchase of a machine until its worker joined, as earlier runs have seen them.
+
+    Parameters
+    ----------
+    median, high
+        Median and 90 % quantile, seconds.
+    count
+        Starts that they rest on. Positive.
+    """
+
+    median: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        starts = "start" if self.count == 1 else f"{self.count} starts"
+        return f"starts in {self.median:.3g} s, 90 % within {self.high:.3g} s (last {starts})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachineType:
     """
     A kind of machine that a cloud sells.
@@ -103,6 +128,8 @@ class MachineType:
         Price on demand; None when unknown.
     spot
         Terms of machines that may be interrupted; None: none are bought.
+    learned
+        How long machines of the type took to start in earlier runs; None: unknown.
     """
 
     name: str
@@ -112,6 +139,7 @@ class MachineType:
     most: int = 1
     price: MachinePrice | None = None
     spot: SpotTerms | None = None
+    learned: LearnedStartUp | None = None
 
     def __post_init__(self) -> None:
         if self.processors < 1 or self.most < 1 or self.gpus < 0:
@@ -200,6 +228,8 @@ class CloudEndpoint:
         Lines of shell that a machine runs first.
     on_notice
         Lines of shell that a spot machine runs when the provider has announced to take it back.
+    grace
+        Seconds between SIGTERM and SIGKILL for tasks whose machine is taken back.
     owner
         Value of the tag by which machines of ours are found; empty: user and host.
     prices
@@ -221,8 +251,19 @@ class CloudEndpoint:
     python: str = "python3"
     setup: tuple[str, ...] = ()
     on_notice: tuple[str, ...] = ()
+    grace: float = GRACE
     owner: str = ""
     prices: tuple[PriceSource, ...] = ("provider", "table", "user")
+
+    def starts_in(self, machine: MachineType) -> float:
+        """Return the expected seconds until a machine's workers take tasks: learned, or stated."""
+        return self.start_up if machine.learned is None else machine.learned.median
+
+    @property
+    def late(self) -> float:
+        """Seconds by which one start of ten is later than expected, at the most; 0: unknown."""
+        learned = [machine.learned for machine in self.machines if machine.learned is not None]
+        return max((one.high - one.median for one in learned), default=0.0)
 
     @property
     def processors(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from bursar.model.allocation import Allocation, AllocationRequest
 from bursar.model.provisioning import Acquisition
 from bursar.provisioning import request_shaping
-from bursar.provisioning.counting import capacity, price, room, widest_at, worst_cost
+from bursar.provisioning.counting import capacity, price, room, widest_at, worst_cost, worst_rate
 from bursar.provisioning.pool_memory import PoolMemory
 from bursar.provisioning.pool_snapshot import PoolSite, PoolSnapshot
 from bursar.provisioning.release import (
@@ -352,7 +352,7 @@ class AcquisitionRound:
         Return processors and seconds that the money allows in the worst case; time is cut before
         number.
         """
-        rate = site.unit_price or 0.0
+        rate = worst_rate(site)
         money = self._money - (site.fixed_price or 0.0)
         if money < 0:
             return 0, wanted

@@ -44,13 +44,19 @@ def price(site: PoolSite) -> tuple[bool, float]:
     return False, (site.unit_price + besides) / site.speed
 
 
+def worst_rate(site: PoolSite) -> float:
+    """Return the highest price of a processor-second that may be asked; 0 where unknown."""
+    return (site.unit_price if site.most_unit_price is None else site.most_unit_price) or 0.0
+
+
 def worst_cost(site: PoolSite, processors: int, seconds: float) -> float:
     """
     Return the highest cost of one request, currency units, including the unwatched time.
 
     0 where the price is unknown or the time has no limit.
     """
-    rate, fixed = site.unit_price or 0.0, site.fixed_price or 0.0
+    rate, fixed = worst_rate(site), site.fixed_price or 0.0
+    processors = max(processors, site.smallest)
     seconds += site.unwatched
     return fixed + (processors * rate * seconds if rate and math.isfinite(seconds) else 0.0)
 

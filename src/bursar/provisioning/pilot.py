@@ -6,7 +6,8 @@ Python has to start; a worker that dies is replaced, and what it ran is killed f
 connection is lost it tries to come back for a while, as a new worker; one that is to outlive its
 dispatcher has come back by itself, or tried, before that. Then it ends, as it does when its worker
 is let go: nobody holds processors for a dispatcher that is gone. SIGTERM, of a scheduler that wants
-the processors back, ends the tasks, which are told of, and then the pilot.
+the processors back, ends the tasks, which are told of, and then the pilot. SIGUSR1 has the worker
+take no more tasks, and the pilot end with the last task that runs.
 
     python -m bursar.provisioning.pilot CREDENTIAL_FILE
 """
@@ -39,7 +40,7 @@ GIVEN_UP = 75
 
 _LET_GO, _NOT_REACHED, _LOST = 0, 3, 4  # exit statuses of a worker
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds
-_KILLED_AFTER = 6.0  # seconds, of a worker that is told to end: a little more than it takes
+_KILLED_AFTER = 5.0  # seconds beyond its tasks' grace, of a worker that is told to end
 
 
 def read_credential(path: str) -> Credential:
@@ -174,6 +175,7 @@ class PilotSupervisor:
             processors=self._processors,
             certificate=given.certificate,
             silence=given.silence,
+            grace=given.grace,
             idle=given.idle,
             seal_key=os.environ.get(SEAL_KEY, ""),
         )
@@ -201,8 +203,11 @@ class PilotSupervisor:
             )
             if signal_number == signal.SIGTERM and killed_at is None:
                 self._must_end = True
-                killed_at = time.monotonic() + _KILLED_AFTER
+                killed_at = time.monotonic() + self._credential.grace + _KILLED_AFTER
                 os.kill(process, signal.SIGTERM)
+            if signal_number == signal.SIGUSR1:
+                self._must_end = True  # nor is a worker replaced that dies meanwhile
+                os.kill(process, signal.SIGUSR1)
             if signal_number is None:
                 os.kill(process, signal.SIGKILL)
             # Only the worker's own end counts: SIGCHLD also comes for orphans that were adopted.
@@ -214,12 +219,12 @@ class PilotSupervisor:
     def _must_end_within(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if _wait_for_signal(left) == signal.SIGTERM:
+            if _wait_for_signal(left) in (signal.SIGTERM, signal.SIGUSR1):
                 return True
         return False
 
 
-_AWAITED_SIGNALS = (signal.SIGTERM, signal.SIGCHLD)
+_AWAITED_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
 
 
 def _wait_for_signal(seconds: float | None) -> int | None:

@@ -100,7 +100,8 @@ class PilotPool:
 
     def verdict(self, view: PoolSnapshot) -> str | None:
         """Return why waiting tasks will get no processors, for people; None: they will."""
-        return starvation_reason(view, self.given_up)
+        refused = {name: site.refused for name, site in view.sites.items() if site.refused}
+        return starvation_reason(view, {**refused, **self.given_up})
 
     @property
     def given_up(self) -> Mapping[str, str]:

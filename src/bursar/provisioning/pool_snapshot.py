@@ -45,6 +45,12 @@ class PoolSite:
     unwatched
         Seconds for which an allocation may be held, and charged, after the run was killed: money
         for them is set aside with each request.
+    most_unit_price
+        Highest price of a processor-second that the site may ask for; None: ``unit_price``.
+    smallest
+        Processors of the smallest unit that the site sells.
+    refused
+        Why the site will grant nothing more, whatever is asked for; empty: it may.
     """
 
     name: str
@@ -66,6 +72,9 @@ class PoolSite:
     time_ranges: bool = False
     shrinks: bool = False
     unwatched: float = 0.0
+    most_unit_price: float | None = None
+    smallest: int = 1
+    refused: str = ""
 
 
 def view_at_once(facts: SiteFacts, free: int, per_node: int | None = None) -> PoolSite:

@@ -401,7 +401,7 @@ def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_tas
     if facts.cloud is not None:
         from bursar.sites.cloud.cloud_site import CloudSite
 
-        return CloudSite(facts, run=folder.identity, folder=folder.pilots)
+        return CloudSite(facts, run=folder.identity, folder=folder.pilots, runs=folder.path.parent)
     if facts.remote is not None:
         from bursar.sites.remote.remote_site import RemoteSite
 

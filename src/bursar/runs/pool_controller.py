@@ -30,6 +30,10 @@ PAUSE = 0.1
 REVIEW_INTERVAL = 1.0
 """Seconds after which the pool decides again even if nothing has changed."""
 
+MOST_SHORT = 3
+"""Refusals in a row for want of money, with nothing held or unsettled, after which the run stops:
+no money comes back by waiting. One alone may come of processors that were just given back."""
+
 ASKED = "asked"
 """Kind of the journal's events with the steps of allocations, from request to end."""
 
@@ -91,6 +95,7 @@ class PoolController(Supply):
         self._tasks = TaskSupervisor(self._on_failure)
         self._changed = asyncio.Event()
         self._has_begun = False
+        self._short = 0  # refusals for want of money in a row with nothing held
 
     async def begin(self) -> None:
         """Begin to decide."""
@@ -104,10 +109,17 @@ class PoolController(Supply):
 
     def on_fault(self, error: BursarError, allocation: Allocation) -> bool:
         """Tell people; the pool has heard of the loss, and asks another site, or later."""
-        if isinstance(error, BudgetStop | SiteError):
-            self.run.notify(str(error))
-            return True
-        return False
+        if not isinstance(error, BudgetStop | SiteError):
+            return False
+        self.run.notify(str(error))
+        others = [a for a in self.run.provision.allocations() if a.name != allocation.name]
+        if not isinstance(error, BudgetStop) or others or self.run.guard.charges.unsettled:
+            self._short = 0
+        else:
+            self._short += 1
+            if self._short >= MOST_SHORT:
+                self.run.stop("goal", str(error))
+        return True
 
     async def end(self) -> None:
         """Stop deciding."""

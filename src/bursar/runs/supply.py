@@ -482,6 +482,8 @@ class PlannedSupply(Supply):
         # Machines that never come cost money, too: an image that is broken ends the run.
         if self.replan is None or self.run.is_stopping() or count > MOST_FAULTS:
             return False
+        if not error.transient and not any(s.offers() for s in self.run.bindings.sites.values()):
+            return False  # nothing is left to plan with: the refusal is what people must hear
         self.run.notify(f"{error}")
         if self._replanning is None:
             self._start_replanning(self.replan)

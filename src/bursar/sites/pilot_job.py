@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 
-from bursar.dispatch.credential import PilotTerms
+from bursar.dispatch.credential import LAST_WORDS, PilotTerms
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import PATIENCE, BatchScheduler
@@ -167,6 +167,7 @@ def pilot_terms(
         processors=pilot.processors,
         idle=rules.idle if may_leave else None,
         patience=PATIENCE,
+        grace=LAST_WORDS if facts.cloud is None else facts.cloud.grace,
         on_join=on_join,
         on_leave=on_leave,
     )

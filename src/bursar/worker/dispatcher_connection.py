@@ -14,7 +14,7 @@ from ipaddress import ip_address
 
 import msgspec
 
-from bursar.dispatch.credential import SILENCE, keep_alive
+from bursar.dispatch.credential import LAST_WORDS, SILENCE, keep_alive
 from bursar.dispatch.wire import Hello
 from bursar.worker.accounts import ResourceLimits, UnixAccount
 from bursar.worker.worker_memory import memory_limit
@@ -276,6 +276,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     seal_pem
         Content of such a file, where the worker may not read it; empty: see ``seal_key``.
         Secret.
+    grace
+        Seconds between SIGTERM and SIGKILL for tasks whose processors are taken away.
     owner
         User id that the dispatcher's process must have, on a plain connection within this
         machine; None: not checked.
@@ -295,6 +297,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str = ""
     silence: float = SILENCE
     idle: float | None = None
+    grace: float = LAST_WORDS
     seal_key: str = ""
     seal_pem: str = ""
     owner: int | None = None

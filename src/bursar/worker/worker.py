@@ -79,14 +79,11 @@ REPORT = 0.05
 YOUTH = 0.005
 """Seconds, about, that a task runs before its output is read while the task goes on."""
 
-PARTING = 5.0
-"""Seconds that a worker which must end has for its last reports."""
+PARTING = 4.0
+"""Seconds that a worker which must end has for its last reports, after its tasks' grace."""
 
 WELCOME = 10.0
 """Seconds for a dispatcher that was found again to answer; after that the worker reconnects."""
-
-LAST_WORDS = 1.0
-"""Seconds between SIGTERM and SIGKILL for a task whose processors are taken away."""
 
 TAKEN_AWAY = "its processors were taken away"
 
@@ -134,7 +131,7 @@ class Worker:
         self._jobs = msgspec.msgpack.Decoder(WireJob)
         self._frames = FrameDecoder()
         self._poll = select.epoll()
-        self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM))
+        self._signals = signal_descriptor((signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1))
         self._children = Reaper()
         self._calls: dict[int, Attempt] = {}  # by the descriptor of the callee's bell
         self._streams: dict[int, OutputCapture] = {}  # those drained in the loop, by descriptor
@@ -146,6 +143,9 @@ class Worker:
         self._began = self._idle_since = time.monotonic()  # last start; last moment with a task
         self._wait_limit = WaitLimit()
         self._asked_to_leave = False
+        self._is_draining = (
+            False  # after SIGUSR1: it takes no more tasks, and leaves after the last
+        )
         self._must_end = math.inf  # after SIGTERM: when it ends, even without an answer
         self._outlives = 0.0
         self._in_touch = False  # it was made welcome over the present connection
@@ -236,6 +236,8 @@ class Worker:
         number = int.from_bytes(os.read(self._signals, SIGINFO)[:4], sys.byteorder)
         if number == signal.SIGTERM:
             self._end_soon()
+        elif number == signal.SIGUSR1:
+            self._drain()
         else:
             self._reap()
 
@@ -292,12 +294,26 @@ class Worker:
         # A scheduler may send SIGTERM more than once; only the first sets the time.
         if self._must_end < math.inf:
             return
-        self._must_end = time.monotonic() + PARTING
+        self._must_end = time.monotonic() + self._settings.grace + PARTING
         if self._in_touch:
             self._send(frame(LeaveRequest(must=True)))
         # After the request to leave: the dispatcher must know that this worker leaves before
         # outcomes make room for new tasks here.
-        self._cancel([], LAST_WORDS, TAKEN_AWAY)
+        self._cancel([], self._settings.grace, TAKEN_AWAY)
+
+    def _drain(self) -> None:
+        """Take no more tasks, return those that wait, and leave when the others have ended."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        if self._in_touch and self._takes_leave:
+            self._send(frame(LeaveRequest(must=True)))
+            self._return_all()
+
+    def _return_all(self) -> None:
+        self._take_back_calls()
+        if self._queue:
+            self._give_back(len(self._queue))
 
     @property
     def _takes_leave(self) -> bool:
@@ -337,7 +353,9 @@ class Worker:
                 self._queue.extend(self._new_of(jobs))
                 # They crossed the request to leave on the wire: each still needs an outcome.
                 if self._must_end < math.inf:
-                    self._cancel([], LAST_WORDS, TAKEN_AWAY)
+                    self._cancel([], self._settings.grace, TAKEN_AWAY)
+                elif self._is_draining:
+                    self._return_all()
             case JobRecall(count):
                 if count > len(self._queue):
                     self._take_back_calls()
@@ -369,7 +387,7 @@ class Worker:
         self._welcome_by = self._away_until = math.inf
         self._asked_to_leave = False
         # Told to end while there was no connection, or in a request that was lost with one.
-        if self._must_end < math.inf:
+        if self._must_end < math.inf or self._is_draining:
             self._send(frame(LeaveRequest(must=True)))
 
     def _new_of(self, jobs: list[msgspec.Raw]) -> list[WireJob]:

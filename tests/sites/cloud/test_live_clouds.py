@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,13 +18,30 @@ from libcloud.compute.drivers.dummy import DummyNodeDriver
 from libcloud.compute.types import NodeState
 
 from bursar.dispatch.credential import Credential, make_certificate
+from bursar.dispatch.journal import read_journal
 from bursar.model.cloud import CloudEndpoint, MachinePrice, MachineType
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
-from bursar.sites.cloud.libcloud_provider import LibcloudProvider, read_credentials
+from bursar.model.task import Status
+from bursar.provisioning.interruptions import (
+    LOOKS,
+    MetadataRequest,
+    ends_tasks_at,
+    parse_azure,
+    parse_ec2,
+    parse_gce,
+)
+from bursar.runs.folder import RunFolder
+from bursar.sites.cloud.libcloud_provider import (
+    LibcloudProvider,
+    ProviderError,
+    clear_refusal,
+    read_credentials,
+)
 from bursar.sites.cloud.pricing import with_machine_prices
 from bursar.sites.cloud.provider import MachineLabel, MachineOrder, PurchaseRefused
-from bursar.sites.cloud.user_data import NOTICES, user_data
+from bursar.sites.cloud.user_data import user_data
+from bursar.worker.worker import TAKEN_AWAY
 from bursar_devtools.clouds.machine_room import IMAGE, MachineRoom, machine_room
 
 SECRET = "hunter2hunter2"
@@ -64,6 +82,10 @@ runtime = "{seconds} s"
 [goal]
 budget = "5 USD"
 """
+
+
+PREEMPTED = '{"Events": [{"EventType": "Preempt", "Resources": ["%s"], "NotBefore": "%s"}]}'
+"""An answer of Azure's scheduled events."""
 
 
 @pytest.fixture
@@ -137,6 +159,11 @@ def test_a_campaign_runs_on_machines_that_are_bought_billed_and_ended(
     assert told["sites"][0]["agrees"] is True
     assert "4 of 4 succeeded" in said
     assert "an hour (the sites file of 2026-11-01)" in desk.bursar("bill", "r")
+    # What the machines took to start is known to the next plan.
+    count = len(room.machines())
+    starts = "start" if count == 1 else f"{count} starts"
+    planned = desk.bursar("plan", "c.toml", "--sites", "s.toml")
+    assert re.search(rf"starts in [\d.]+ s, 90 % within [\d.]+ s \(last {starts}\)", planned)
     assert SECRET not in said
     assert desk.secrets_in_files() == []
 
@@ -237,10 +264,10 @@ def test_a_machine_to_which_nobody_comes_ends_itself(room: MachineRoom) -> None:
 
 
 def test_a_machine_that_is_taken_back_runs_its_hook_first(room: MachineRoom) -> None:
-    """The notice is looked for, the hook runs, and the pilot is told to end its tasks."""
+    """The notice is looked for, the hook runs, and the pilot ends."""
     provider = LibcloudProvider("aws", endpoint(room))
     checkpoint = room.folder / "checkpoint"
-    data = script(100.0, notice=NOTICES["ec2"], on_notice=[f"touch {checkpoint}"])
+    data = script(100.0, notices="ec2", on_notice=[f"touch {checkpoint}"])
     order = MachineOrder(label=LABEL, type="c5.large", image=IMAGE, user_data=data, ceiling=0.05)
 
     machine = asyncio.run(provider.create(order))
@@ -251,6 +278,115 @@ def test_a_machine_that_is_taken_back_runs_its_hook_first(room: MachineRoom) -> 
     wait_for(lambda: not room.left)
 
     assert checkpoint.exists()
+
+
+def test_a_spot_machine_is_drained_before_it_is_taken_back(
+    tmp_path: Path, room: MachineRoom
+) -> None:
+    """
+    A pool of one machine at a time: what runs gets SIGTERM and its grace, and runs again elsewhere.
+
+    The tasks have one try each, which the interruption does not use up.
+    """
+    desk = Desk(tmp_path, room)
+    sites = (tmp_path / "s.toml").read_text().replace("most = 3", "most = 1")
+    sites = sites.replace('owner = "me"', 'owner = "me"\ngrace = "2 s"')
+    (tmp_path / "s.toml").write_text(sites + 'spot = { ceiling = "3.6 USD", price = "3 USD" }\n')
+    command = (
+        f"[ {{i}} -gt 2 -o -e {tmp_path}/saved-{{i}} ] && exit 0; "
+        f"trap 'sleep 0.5; touch {tmp_path}/saved-{{i}}; exit 3' TERM; "
+        f"touch {tmp_path}/began-{{i}}; sleep 60 & wait"
+    )
+    campaign = (tmp_path / "c.toml").read_text()
+    (tmp_path / "c.toml").write_text(campaign.replace('"sleep 1"', f'"{command}"'))
+
+    run = desk.start(
+        "run", "c.toml", "--sites", "s.toml", "--name", "r", "--provisioning", "dynamic"
+    )
+    wait_for(lambda: len(list(tmp_path.glob("began-*"))) == 2)
+    (first,) = room.left
+    room.announce_interruption(first, 9.0)
+    out, err = run.communicate(timeout=100)
+
+    assert run.returncode == 0, out + err
+    assert "4 of 4 succeeded" in out + err
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-1", "saved-2"]
+    assert len(room.machines()) == 2
+    assert room.left == []
+    journal = read_journal(RunFolder(tmp_path / "runs/r").journal_file)
+    ends = [record.outcome for record in journal.records if record.outcome.attempt == 1]
+    cut = [one for one in ends if one.status is Status.CANCELLED]
+    assert {(one.task, one.reason) for one in cut} == {(0, TAKEN_AWAY), (1, TAKEN_AWAY)}
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "goes"),
+    [
+        (parse_ec2, '{"action": "terminate", "time": "2026-11-01T08:22:00Z"}', 1793521320.0),
+        (parse_ec2, '{"action": "stop", "time": "soon"}', 1120.0),
+        (parse_ec2, '{"action": "rebalance"}', None),
+        (parse_ec2, "<html>a proxy's page</html>", None),
+        (parse_ec2, "[]", None),
+        (parse_gce, "TRUE\n", 1030.0),
+        (parse_gce, "FALSE", None),
+        (parse_azure, '{"DocumentIncarnation": 1, "Events": []}', None),
+        (parse_azure, '{"Events": [{"EventType": "Freeze", "Resources": ["vm-1"]}]}', None),
+        (parse_azure, PREEMPTED % ("vm-1", ""), 1030.0),
+        (parse_azure, PREEMPTED % ("vm-2", ""), None),
+        (parse_azure, PREEMPTED % ("vm-1", "Sun, 01 Nov 2026 08:22:00 GMT"), 1793521320.0),
+        (parse_azure, '{"Events": "none"}', None),
+    ],
+)
+def test_notices_are_read_as_providers_write_them(
+    read: Callable[..., float | None], text: str, goes: float | None
+) -> None:
+    """No answer that is not a notice may end tasks; Azure lists the events of neighbours, too."""
+    more = ("vm-1",) if read is parse_azure else ()
+
+    assert read(text, 1000.0, *more) == goes
+
+
+@pytest.mark.parametrize("provider", ["ec2", "gce", "azure_arm"])
+def test_each_provider_is_asked_in_its_own_way(provider: str) -> None:
+    """Paths, headers and the token of EC2's second version, by the providers' documents."""
+    asked: list[tuple[object, ...]] = []
+    answers = {
+        "/latest/api/token": "AQAEAL",
+        "/latest/meta-data/spot/instance-action": '{"action": "terminate", "time": "x"}',
+        "/computeMetadata/v1/instance/preempted": "TRUE",
+        "/metadata/scheduledevents?api-version=2020-07-01": PREEMPTED % ("vm-1", ""),
+        "/metadata/instance/compute/name?api-version=2021-02-01&format=text": "vm-1",
+    }
+
+    def ask(request: MetadataRequest) -> str | None:
+        asked.append((request.method, request.path.split("?")[0], *request.headers.items()))
+        return answers[request.path]
+
+    assert LOOKS[provider](ask, 1000.0) in (1030.0, 1120.0)
+    lifetime = ("X-aws-ec2-metadata-token-ttl-seconds", "60")
+    token = ("X-aws-ec2-metadata-token", "AQAEAL")
+    azure, google = ("Metadata", "true"), ("Metadata-Flavor", "Google")
+    assert (
+        asked
+        == {
+            "ec2": [
+                ("PUT", "/latest/api/token", lifetime),
+                ("GET", "/latest/meta-data/spot/instance-action", token),
+            ],
+            "gce": [("GET", "/computeMetadata/v1/instance/preempted", google)],
+            "azure_arm": [
+                ("GET", "/metadata/scheduledevents", azure),
+                ("GET", "/metadata/instance/compute/name", azure),
+            ],
+        }[provider]
+    )
+    assert LOOKS[provider](lambda request: None, 1000.0) is None
+
+
+def test_tasks_may_end_until_their_grace_begins() -> None:
+    """Two minutes before the end, 10 s of grace and 5 s to report leave 105 s."""
+    assert ends_tasks_at(1120.0, 1000.0, 10.0) == 1105.0
+    assert ends_tasks_at(1010.0, 1000.0, 10.0) == 1000.0
 
 
 def test_a_lost_connection_names_no_secret(room: MachineRoom) -> None:
@@ -283,6 +419,49 @@ def test_clear_refusals_are_told_from_lost_answers(room: MachineRoom) -> None:
     with pytest.raises(PurchaseRefused, match=r'no machines of type "c5\.nope"'):
         asyncio.run(provider.create(order))
     asyncio.run(provider.destroy("i-0123456789abcdef0"))
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind"),
+    [
+        (400, "InvalidAMIID.NotFound: The image id '[ami-1]' does not exist", "final"),
+        (403, "UnauthorizedOperation: You are not authorized", "final"),
+        (403, "AuthFailure: AWS was not able to validate the credentials", "final"),
+        (400, "InvalidParameterValue: Invalid value 'c5.nope' for InstanceType.", "final"),
+        (400, "MaxSpotInstanceCountExceeded: Max spot instance count exceeded", "later"),
+        (400, "VcpuLimitExceeded: requested more than your current vCPU limit of 0", "final"),
+        (400, "VcpuLimitExceeded: requested more than your current vCPU limit of 32", "later"),
+        (403, "Quota 'CPUS' exceeded. Limit: 0.0 in region europe-west1.", "final"),
+        (403, "Quota 'CPUS' exceeded. Limit: 0.5 in region europe-west1.", "later"),
+        (403, "Quota exceeded for cores: Requested 4, but already used 0 of 0 cores", "final"),
+        (403, "Quota exceeded for cores: Requested 4, but already used 18 of 20 cores", "later"),
+        (400, "PendingVerification: Your account is currently being verified", "later"),
+        (400, "SpotMaxPriceTooLow: Your Spot request price is too low", "later"),
+        (500, "InsufficientInstanceCapacity: We have no sufficient capacity", "later"),
+        (409, "The resource already exists", "later"),
+        (503, "RequestLimitExceeded: Request limit exceeded.", "throttled"),
+        (429, "Too Many Requests", "throttled"),
+        (400, "Throttling: Rate exceeded", "throttled"),
+        (500, "InternalError: An internal error has occurred", "open"),
+        (408, "Request timeout", "open"),
+        (None, "Connection reset by peer", "open"),
+    ],
+)
+def test_answers_of_providers_are_told_apart(code: int | None, text: str, kind: str) -> None:
+    """
+    Final: never asked again. Later: the type is left alone for a while. Open: looked for by tag.
+
+    The words are those of EC2, GCE and OpenStack.
+    """
+    error = ProviderError(text, code=code)
+    refusal = clear_refusal(error)
+
+    assert error.transient == (kind != "final")
+    if kind == "open":
+        assert refusal is None
+        return
+    assert isinstance(refusal, PurchaseRefused)
+    assert (refusal.final, refusal.transient) == (kind == "final", kind == "throttled")
 
 
 def test_prices_come_from_the_first_source_that_knows_them(room: MachineRoom) -> None:

@@ -1,12 +1,23 @@
 """Purchases and the provider's list: what is recorded, and which machines are ended."""
 
+import dataclasses
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from bursar.model.cloud import BillingRules
+from bursar.api.needs import start_up
+from bursar.model.cloud import (
+    BillingRules,
+    CloudEndpoint,
+    LearnedStartUp,
+    MachinePrice,
+    MachineType,
+)
+from bursar.model.site import SiteFacts
+from bursar.sites.cloud.machine_choice import machine_slots
 from bursar.sites.cloud.provider import CloudMachine, MachineLabel, MachineState, label_of
 from bursar.sites.cloud.purchases import (
     UNANSWERED,
@@ -16,6 +27,7 @@ from bursar.sites.cloud.purchases import (
     reconcile,
     usage_of,
 )
+from bursar.sites.cloud.start_ups import note_start_up, with_start_ups
 from bursar.sites.cloud.user_data import user_data
 
 ASKED = PurchaseLine(token="0a1b2c3d", lease="lease-1", type="m", processors=4, asked=100.0)
@@ -36,7 +48,7 @@ def test_a_machine_whose_answer_was_lost_is_found_by_its_tag() -> None:
     """The purchase gets the machine, and nothing is ended."""
     found = reconcile([ASKED], [listed()], 110.0, unseen={})
 
-    assert found.changed == [replace(ASKED, state="held", machine="i-1", began=102.0)]
+    assert found.changed == [replace(ASKED, state="held", machine="i-1", began=102.0, listed=True)]
     assert found.doomed == []
 
 
@@ -110,11 +122,13 @@ def test_a_machine_that_is_listed_again_is_ended() -> None:
 def test_lines_that_run_on_notice_may_be_any_shell(hook: list[str]) -> None:
     """A line in the background or with a comment breaks neither the others nor the script."""
     script = user_data(
-        b"{}", processors=1, python="python3", start_limit=9, notice="true", on_notice=hook
+        b"{}", processors=1, python="python3", start_limit=9, notices="ec2", on_notice=hook
     )
     done = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert "sync\n" in script.partition("save")[2]
+    (line,) = (line for line in script.splitlines() if "bursar.provisioning.interruptions" in line)
+    words = shlex.split(line, comments=True)
+    assert words[-6:] == ["ec2", "$pilot", "10", *hook, "&"]
 
 
 def test_purchases_survive_a_kill_at_any_byte(tmp_path: Path) -> None:
@@ -145,7 +159,7 @@ def test_a_bill_has_whole_units() -> None:
     assert usage.price == "the sites file of 2026-11-01"
     spot = usage_of(replace(line, spot=True, paid_hourly=1.8, ended=86400.0 * 2), rules)
     assert (spot.machine, spot.hourly) == ("m (spot)", 1.8)
-    assert spot.price == "the provider of 1970-01-03"
+    assert spot.price == "the provider of 1970-01-03, its dearest zone"
 
 
 def test_a_name_holds_owner_run_and_lease() -> None:
@@ -154,3 +168,51 @@ def test_a_name_holds_owner_run_and_lease() -> None:
 
     assert label_of(label.name) == label
     assert label_of("web-server-1") is None
+
+
+def test_start_ups_of_earlier_runs_are_learned(tmp_path: Path) -> None:
+    """
+    Ten starts of 10, 20, ..., 100 s: the median is 55 s and nine of ten took 90 s or less.
+
+    Starts of another image, region or provider say nothing of these, and a broken line is skipped.
+    """
+    path = tmp_path / "runs" / "starts.jsonl"
+    machine = MachineType(name="m", processors=2, price=MachinePrice(hourly=3.6))
+    cloud = CloudEndpoint(provider="ec2", region="here", image="i", machines=(machine,))
+    for i in range(10):
+        note_start_up(path, cloud, "m", 10.0 * (i + 1), 100.0 + i)
+        note_start_up(path, dataclasses.replace(cloud, image="other"), "m", 1e4, 0.0)
+        note_start_up(path, dataclasses.replace(cloud, region="there"), "m", 1e4, 0.0)
+        note_start_up(path, cloud, "n", 1e4, 0.0)
+    with path.open("ab") as file:
+        file.write(b'{"provider":"ec2","reg')
+    facts = SiteFacts(name="c", kind="cloud", currency="USD", cloud=cloud)
+
+    found = with_start_ups(facts, path)
+
+    assert found.cloud is not None
+    (learned,) = (one.learned for one in found.cloud.machines)
+    assert learned == LearnedStartUp(median=55.0, high=90.0, count=10)
+    (slot,) = machine_slots("c", found.cloud)
+    assert slot.start == 55.0
+    assert slot.fixed_price == pytest.approx(0.055)  # 55 s at 3.6 an hour
+    # The margin of a deadline: 35 s by which one start of ten is late, and 5 s as at any cloud.
+    assert start_up(found) == 40.0
+    assert start_up(facts) == 5.0
+    assert str(learned) == "starts in 55 s, 90 % within 90 s (last 10 starts)"
+    assert with_start_ups(facts, tmp_path / "none") == facts
+
+
+def test_a_machine_that_was_ended_and_is_listed_no_more_has_ended() -> None:
+    """
+    OpenStack and GCE list no machine that was deleted: its lease is settled at once.
+
+    One that was never listed may only be missing yet, and is waited for.
+    """
+    seen = replace(HELD, listed=True, destroyed=150.0)
+
+    found = reconcile([seen], [], 152.0, unseen={})
+    assert found.changed == [replace(seen, state="ended", began=100.0, ended=150.0)]
+    assert found.doomed == []
+    for line in (replace(seen, listed=False), replace(seen, destroyed=None)):
+        assert reconcile([line], [], 152.0, unseen={}).changed == []

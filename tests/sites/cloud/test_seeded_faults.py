@@ -8,6 +8,7 @@ cloud is simulated, and workers run nothing.
 import asyncio
 import math
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -238,12 +239,13 @@ class World:
         self.boot.pilots_end = faults is not None or chance.random() < 0.5
         self.boot.world = ExecutionModel(workflow, [self.facts])
         self.folder = folder
+        self.by_plan: bool | None = None  # None: by chance
 
     def run(self) -> None:
         """Carry the campaign out, by a pool or a plan, however it ends."""
         slots = machine_slots("cloud", self.facts.cloud)  # type: ignore[arg-type]
         offered = replace(self.facts, slots=slots)
-        by_plan = self.chance.random() < 0.5
+        by_plan = self.chance.random() < 0.5 if self.by_plan is None else self.by_plan
         quote = make_plan(replace(self.campaign, goal=bursar.Goal()), offered, method="heft")
         chosen: Plan = quote.chosen or quote.nearest()
         policy = SupplyPolicy(kind="planned" if by_plan else "pool")
@@ -269,6 +271,7 @@ class World:
         async def lifespan() -> AsyncIterator[None]:
             async with asyncio.timeout(40 * HOUR), site.opened():
                 yield
+            self.seconds = asyncio.get_running_loop().time()
 
         environment = RunEnvironment(
             sites={"cloud": site},
@@ -281,6 +284,7 @@ class World:
             amendable=False,
         )
         self.error: BaseException | None = None
+        self.seconds = math.inf
         try:
             execute_campaign(
                 folder, self.campaign, chosen, environment=environment, written_up=False
@@ -288,6 +292,7 @@ class World:
         except BursarError as error:
             self.error = error
         self.journal = read_journal(folder.journal_file)
+        self.said = [event.text for event in self.journal.events if event.kind == "message"]
         self.succeeded = {
             record.outcome.task
             for record in self.journal.records
@@ -311,6 +316,58 @@ class World:
         # A request is made again only after a clear refusal: one machine for a lease, never two.
         leases = [one.order.label.lease for one in self.cloud.bought]
         assert len(leases) == len(set(leases)), "a machine was bought twice"
+
+
+def plain_world(seed: int, folder: Path, faults: CloudFaults, *, by_plan: bool) -> World:
+    """A world without drawn faults, budget and spot prices."""
+    world = World(seed, folder, faults)
+    world.by_plan = by_plan
+    world.budget = None
+    world.campaign = replace(world.campaign, goal=bursar.Goal())
+    world.cloud.spot = {}
+    return world
+
+
+@pytest.mark.parametrize("by_plan", [True, False])
+def test_a_final_refusal_ends_the_run_with_the_providers_answer(
+    by_plan: bool, tmp_path: Path
+) -> None:
+    """Site, type and answer are told, within a minute and not after another five."""
+    faults = CloudFaults(unsold=frozenset(("small", "large")))
+    world = plain_world(1, tmp_path, faults, by_plan=by_plan)
+    world.run()
+
+    pattern = r"cloud: no (small|large) can be bought: InvalidAMIID\.NotFound: no image i"
+    assert any(re.fullmatch(pattern, line) for line in world.said), world.said
+    assert world.error is None or re.fullmatch(pattern, str(world.error))
+    assert world.seconds < 60
+    assert world.cloud.bought == []
+
+
+@pytest.mark.parametrize("by_plan", [True, False])
+def test_a_type_that_is_refused_for_good_leaves_the_others(by_plan: bool, tmp_path: Path) -> None:
+    faults = CloudFaults(unsold=frozenset(("large",)))
+    world = plain_world(1, tmp_path, faults, by_plan=by_plan)
+    world.run()
+
+    assert world.error is None
+    assert len(world.succeeded) == len(world.campaign.workflow.tasks)
+    assert {one.order.type for one in world.cloud.bought} == {"small"}
+    world.check()
+
+
+def test_a_machine_that_is_listed_after_it_was_given_up_is_ended(tmp_path: Path) -> None:
+    """
+    The answer is lost, and lists hold the machine only when nobody expects one any more.
+
+    The run has nothing left to do by then, and waits for the machine all the same.
+    """
+    for seed in range(4):
+        faults = CloudFaults(lost_after=0.5, list_lag=280.0)
+        world = plain_world(seed, tmp_path / f"{seed}", faults, by_plan=seed % 2 == 0)
+        world.run()
+
+        assert [one.id for one in world.cloud.left] == []
 
 
 def test_a_run_without_faults_pays_to_the_unit(tmp_path: Path) -> None:

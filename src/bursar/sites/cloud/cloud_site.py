@@ -10,15 +10,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from bursar.market.lease import Lease
-from bursar.model.allocation import Allocation, AllocationLoss
+from bursar.model.allocation import Allocation
 from bursar.model.cloud import CloudEndpoint, plain_word
 from bursar.model.errors import SiteError
 from bursar.model.matching import SiteStatus
@@ -33,10 +31,12 @@ from bursar.sites.cloud.machine_choice import (
     free_offers,
     machine_for,
     machine_slots,
-    mean_spot_price,
+    most_unit_price,
     sold,
     substitute,
 )
+from bursar.sites.cloud.machine_pilot import MachinePilot
+from bursar.sites.cloud.pricing import paid_hourly
 from bursar.sites.cloud.provider import (
     CloudProvider,
     MachineLabel,
@@ -46,13 +46,14 @@ from bursar.sites.cloud.provider import (
     run_word,
 )
 from bursar.sites.cloud.purchases import (
-    UNANSWERED,
+    APPEARING,
     PurchaseBook,
     PurchaseLine,
     reconcile,
     usage_of,
 )
-from bursar.sites.cloud.user_data import NOTICES, user_data
+from bursar.sites.cloud.start_ups import START_UPS, note_start_up
+from bursar.sites.cloud.user_data import user_data
 from bursar.sites.pilot_job import pilot_terms
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
 from bursar.supervisor import TaskSupervisor
@@ -70,39 +71,8 @@ BARRED = 300.0
 THROTTLED = (1.0, 30.0)
 """Shortest and longest pause before a request that was throttled is made again, seconds."""
 
-CLOSING = UNANSWERED + 60.0
+CLOSING = APPEARING + 60.0
 """Seconds for which the end of a run waits until all its machines have ended."""
-
-
-def _future() -> "asyncio.Future[Any]":
-    return asyncio.get_running_loop().create_future()
-
-
-@dataclass(slots=True, eq=False)
-class _MachinePilot:
-    """
-    A pilot and the machine that is bought for it.
-
-    ``left`` is when its worker left, loop time, and None while one is connected or none has come.
-    ``begun`` is done when a worker has joined, and fails when none will; ``lost`` is done when the
-    machine is gone by itself.
-    """
-
-    pilot: Allocation
-    offer: MachineOffer
-    begin: PilotBeginListener
-    notify: Callable[[str], None]
-    script: str = ""
-    is_released: bool = False
-    has_joined: bool = False
-    left: float | None = None
-    begun: asyncio.Future[None] = field(default_factory=_future)
-    lost: asyncio.Future[tuple[AllocationLoss, str]] = field(default_factory=_future)
-
-    def fail(self, error: Exception) -> None:
-        if not self.begun.done():
-            self.begun.set_exception(error)
-            self.begun.exception()  # whoever waits gets it; asyncio warns where nobody does
 
 
 class CloudSite:
@@ -123,6 +93,8 @@ class CloudSite:
         The cloud; None: the one that the facts name, through apache-libcloud.
     clock
         The present time, seconds since the epoch.
+    runs
+        Folder of the runs, which keeps measured start-up times for later runs; None: nobody does.
 
     Raises
     ------
@@ -138,6 +110,7 @@ class CloudSite:
         folder: Path,
         provider: CloudProvider | None = None,
         clock: Callable[[], float] = time.time,
+        runs: Path | None = None,
     ) -> None:
         if facts.cloud is None:
             raise ValueError(f"{facts.name} is no cloud")
@@ -149,14 +122,16 @@ class CloudSite:
         self._cloud: CloudEndpoint = facts.cloud
         self._provider = provider
         self._clock = clock
+        self._start_ups = None if runs is None else runs / START_UPS
         self._owner = owner_of(facts.cloud)
         self._run = run_word(run)
         self._book = PurchaseBook(folder / f"{plain_word(facts.name)}.machines")
         self._usage = folder / f"{plain_word(facts.name)}{USAGE}"
-        self._pilots: dict[str, _MachinePilot] = {}
+        self._pilots: dict[str, MachinePilot] = {}
         self._offers: dict[str, MachineOffer] = {}  # machines that are held, or agreed on
         self._quoted: dict[str, MachineOffer] = {}  # what other allocations were told to get
         self._barred: dict[str, float] = {}  # until when a type is left alone, loop time
+        self._refusals: dict[str, str] = {}  # final ones, by type
         self._calling: set[str] = set()  # tokens of requests under way
         self._unseen: dict[str, float] = {}
         self._wanted = asyncio.Event()
@@ -222,6 +197,8 @@ class CloudSite:
             try:
                 return await self._make_ready()
             except SiteError as error:
+                if not error.transient:
+                    raise SiteError(f"{self._facts.name}: {error}") from None
                 self._notify(f"{error}; asked again before anything is bought")
             await asyncio.sleep(pause)
             pause = min(2 * pause, POLL)
@@ -230,7 +207,8 @@ class CloudSite:
         pause = SOON
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL if self._book.open else None):
+                pending = self._book.has_pending(self._clock())
+                async with asyncio.timeout(POLL if pending else None):
                     await self._wanted.wait()
             self._wanted.clear()
             try:
@@ -244,16 +222,16 @@ class CloudSite:
             await asyncio.sleep(pause)
 
     async def _close(self) -> None:
-        """End all machines, and wait until the provider says that they have ended."""
+        """End all machines, and wait until they have ended and no other can appear."""
         for entry in list(self._pilots.values()):
             await self._give_up(entry)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSING):
-                while self._book.open:
+                while self._book.has_pending(self._clock()):
                     with contextlib.suppress(SiteError):
                         await self._look()
-                    if self._book.open:
-                        await asyncio.sleep(SOON)
+                    if self._book.has_pending(self._clock()):
+                        await asyncio.sleep(SOON if self._book.open else POLL)
         if left := [line.machine or line.token for line in self._book.open]:
             self._notify(
                 f"{', '.join(left)} may still be there; bursar sites reap ends what is left"
@@ -277,17 +255,25 @@ class CloudSite:
 
     def view(self) -> PoolSite:
         """Return the site as a pool sees it: machines come one by one and have no end."""
-        widest = max(machine.processors for machine in self._cloud.machines)
-        view = view_at_once(self._facts, self._free(), widest)
+        widths = [machine.processors for machine in self._cloud.machines]
+        view = view_at_once(self._facts, self._free(), max(widths))
         return dataclasses.replace(
-            view, spans_nodes=False, unwatched=self.unwatched, probed=self.start_up
+            view,
+            spans_nodes=False,
+            unwatched=self.unwatched,
+            probed=self.start_up,
+            most_unit_price=most_unit_price(self._cloud),
+            smallest=min(widths),
+            refused=self._final_refusal,
         )
 
     @property
     def start_up(self) -> float:
-        """Seconds from a purchase until workers take tasks: learned in this run, or as stated."""
+        """Seconds from a purchase until workers take tasks: of this run, of others, or stated."""
         learned = [line.joined - line.asked for line in self._book if line.joined is not None]
-        return statistics.median(learned) if learned else self._cloud.start_up
+        if learned:
+            return statistics.median(learned)
+        return statistics.median(self._cloud.starts_in(one) for one in self._cloud.machines)
 
     def _held(self) -> Mapping[MachineOffer, int]:
         return Counter(self._offers.values())
@@ -300,6 +286,12 @@ class CloudSite:
         """Types of which the provider had none a moment ago."""
         now = asyncio.get_running_loop().time()
         return [name for name, until in self._barred.items() if until > now]
+
+    @property
+    def _final_refusal(self) -> str:
+        """The answer of a provider that will sell no machine of any type; empty: it may."""
+        last = [self._refusals.get(machine.name, "") for machine in self._cloud.machines]
+        return last[-1] if all(last) else ""
 
     # Agreements.
 
@@ -325,6 +317,8 @@ class CloudSite:
         # Of several that were told of the last machine, the first that asks gets it.
         if quoted is not None and any(offer == quoted for offer, _ in offers):
             return quoted
+        if self._final_refusal:
+            raise SiteError(f"{self._facts.name}: {self._final_refusal}")
         offer = machine_for(pilot, offers)
         if offer is None or quoted is not None:
             raise SiteError(
@@ -346,11 +340,13 @@ class CloudSite:
             self._wanted.set()
             await self._settled.wait()
         billing = self._cloud.billing
-        lines = [
-            await self._priced(line)
-            for line in self._book.of_lease(lease.id)
-            if line.state == "ended"
-        ]
+        lines = []
+        for line in self._book.of_lease(lease.id):
+            if line.state == "ended":
+                if line.paid_hourly is None:
+                    line = replace(line, paid_hourly=await paid_hourly(line, self._provider))
+                    self._book.write(line)
+                lines.append(line)
         if not lines:
             return MeteredTime(seconds=None)
         seconds = sum(line.seconds(billing) for line in lines)
@@ -381,7 +377,7 @@ class CloudSite:
             self._offers[pilot.name] = self._choose(pilot)
         self._quoted.pop(pilot.name, None)
         pilot = self.sold(pilot)
-        entry = _MachinePilot(pilot, self._offers[pilot.name], begin, on_event)
+        entry = MachinePilot(pilot, self._offers[pilot.name], begin, on_event)
         self._pilots[pilot.name] = entry
         try:
             async with asyncio.timeout(self._cloud.start_limit):
@@ -402,7 +398,7 @@ class CloudSite:
             raise
         return HeldPilot(entry.lost, partial(self._release, entry, admission))
 
-    async def _prepare(self, entry: _MachinePilot, admission: PilotAdmission) -> None:
+    async def _prepare(self, entry: MachinePilot, admission: PilotAdmission) -> None:
         terms = pilot_terms(
             self._facts,
             entry.pilot,
@@ -418,11 +414,12 @@ class CloudSite:
             setup=self._cloud.setup,
             start_limit=self._cloud.start_limit,
             lifetime=entry.pilot.duration + self._cloud.start_limit,
-            notice=NOTICES.get(self._cloud.provider, "") if entry.offer.is_spot else "",
+            notices=self._cloud.provider if entry.offer.is_spot else "",
             on_notice=self._cloud.on_notice,
+            grace=self._cloud.grace,
         )
 
-    async def _buy(self, entry: _MachinePilot) -> None:
+    async def _buy(self, entry: MachinePilot) -> None:
         """Ask for the machine until it is bought, or an answer leaves that open, or is final."""
         offer, lease = entry.offer, entry.pilot.name
         pause = THROTTLED[0]
@@ -446,11 +443,11 @@ class CloudSite:
                 return
             except PurchaseRefused as error:
                 if not error.transient:
-                    self._bar(offer, error)
+                    refusal = self._bar(offer, error)
                     offers = free_offers(self._cloud, self._held(), self._none_left())
                     instead = substitute(offer, offers)
                     if instead is None:
-                        entry.fail(SiteError(f"{self._facts.name}: {error}", transient=True))
+                        entry.fail(refusal)
                         return
                     self._offers[lease] = offer = instead
                     continue
@@ -463,7 +460,7 @@ class CloudSite:
                 return
         entry.fail(SiteError(f"{self._facts.name}: {lease} was given up"))
 
-    async def _ask(self, line: PurchaseLine, entry: _MachinePilot, offer: MachineOffer) -> None:
+    async def _ask(self, line: PurchaseLine, entry: MachinePilot, offer: MachineOffer) -> None:
         order = MachineOrder(
             label=MachineLabel(self._owner, self._run, line.lease, line.token),
             type=line.type,
@@ -476,7 +473,7 @@ class CloudSite:
             machine = await self._provider.create(order)
             now = self._book.find(line.token) or line
             began = line.asked if machine.began is None else machine.began
-            held = replace(now, state="held", machine=machine.id, began=began)
+            held = replace(now, state="held", machine=machine.id, zone=machine.zone, began=began)
             self._book.write(replace(held, released=entry.is_released))
         except PurchaseRefused:
             self._book.write(replace(line, state="refused"))
@@ -485,17 +482,27 @@ class CloudSite:
             self._calling.discard(line.token)
         self._wanted.set()  # there is a machine to be watched now
 
-    def _bar(self, offer: MachineOffer, error: SiteError) -> None:
-        self._barred[offer.machine.name] = asyncio.get_running_loop().time() + BARRED
-        self._notify(f"{offer.machine.name}: {error}")
+    def _bar(self, offer: MachineOffer, error: PurchaseRefused) -> SiteError:
+        """Leave a type alone, for a while or for good; return the refusal, for people."""
+        type = offer.machine.name
+        if error.final:
+            self._barred[type] = math.inf
+            words = self._refusals[type] = f"no {type} can be bought: {error}"
+            return SiteError(f"{self._facts.name}: {words}")
+        self._barred[type] = asyncio.get_running_loop().time() + BARRED
+        self._notify(f"{type}: {error}; left alone for {BARRED:g} s")
+        return SiteError(f"{self._facts.name}: {type}: {error}", transient=True)
 
-    def _joined(self, entry: _MachinePilot) -> None:
+    def _joined(self, entry: MachinePilot) -> None:
         entry.left = None
         if entry.has_joined or entry.begun.done():
             return
         entry.has_joined = True
         last = self._book.of_lease(entry.pilot.name)[-1]
-        self._book.write(replace(last, joined=self._clock()))
+        now = self._clock()
+        self._book.write(replace(last, joined=now))
+        if self._start_ups is not None:
+            note_start_up(self._start_ups, self._cloud, last.type, now - last.asked, now)
         try:
             # The guard may refuse here for want of money; the machine is then ended.
             entry.begin(entry.pilot.processors)
@@ -504,16 +511,16 @@ class CloudSite:
             return
         entry.begun.set_result(None)
 
-    def _left(self, entry: _MachinePilot) -> None:
+    def _left(self, entry: MachinePilot) -> None:
         if entry.left is None:
             entry.left = asyncio.get_running_loop().time()
         self._wanted.set()
 
-    async def _release(self, entry: _MachinePilot, admission: PilotAdmission) -> None:
+    async def _release(self, entry: MachinePilot, admission: PilotAdmission) -> None:
         admission.revoke(entry.pilot.name)
         await self._give_up(entry)
 
-    async def _give_up(self, entry: _MachinePilot) -> None:
+    async def _give_up(self, entry: MachinePilot) -> None:
         """End the machine; where the provider does not answer, the watch ends it later."""
         name = entry.pilot.name
         self._pilots.pop(name, None)
@@ -524,8 +531,15 @@ class CloudSite:
         for line in lines:
             if line.machine:
                 with contextlib.suppress(SiteError):
-                    await self._provider.destroy(line.machine)
+                    await self._destroy(line.machine)
         self._wanted.set()
+
+    async def _destroy(self, machine: str) -> None:
+        is_listed = await self._provider.destroy(machine)
+        now = self._clock()
+        for line in [line for line in self._book.open if line.machine == machine]:
+            ordered = now if line.destroyed is None else line.destroyed
+            self._book.write(replace(line, destroyed=ordered, listed=line.listed or is_listed))
 
     # What becomes of them.
 
@@ -545,30 +559,12 @@ class CloudSite:
             for line in found.changed:
                 self._take_in(line)
             self._end_silent()
-            ending = [self._provider.destroy(machine) for machine in found.doomed]
+            ending = [self._destroy(machine) for machine in found.doomed]
             for answer in await asyncio.gather(*ending, return_exceptions=True):
                 # One that cannot be ended now is still listed at the next look.
                 if isinstance(answer, BaseException) and not isinstance(answer, SiteError):
                     raise answer
             self._settled.set()
-
-    async def _priced(self, line: PurchaseLine) -> PurchaseLine:
-        """Return a purchase that has ended with the price that was paid for a spot machine."""
-        began, ended = line.began, line.ended
-        if not line.spot or line.paid_hourly is not None or began is None or ended is None:
-            return line
-        for pause in (SOON, 2 * SOON, 4 * SOON, 0.0):
-            try:
-                history = await self._provider.spot_history(line.type, began)
-            except SiteError:  # in the end the ceiling counts, which the price cannot exceed
-                await asyncio.sleep(pause)
-                continue
-            paid = mean_spot_price(history, began, max(ended, began + 1.0))
-            if paid is not None and (line.hourly is None or paid <= line.hourly):
-                line = replace(line, paid_hourly=paid)
-                self._book.write(line)
-            break
-        return line
 
     def _take_in(self, line: PurchaseLine) -> None:
         entry = self._pilots.get(line.lease)
@@ -591,7 +587,7 @@ class CloudSite:
             if entry.left is not None and now - entry.left > PATIENCE + ENDING:
                 self._lose(entry, f"the worker of {entry.pilot.name} is gone, its machine silent")
 
-    def _lose(self, entry: _MachinePilot, reason: str) -> None:
+    def _lose(self, entry: MachinePilot, reason: str) -> None:
         if not entry.begun.done():
             entry.fail(SiteError(f"{self._facts.name}: {reason}", transient=True))
         elif not entry.lost.done():

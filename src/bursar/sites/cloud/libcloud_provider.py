@@ -33,9 +33,17 @@ T = TypeVar("T")
 
 _THROTTLED = re.compile(r"Throttl|RequestLimitExceeded|rate limit|too many requests", re.IGNORECASE)
 _FULL = re.compile(
-    r"Insufficient|Capacity|SpotMaxPriceTooLow|LimitExceeded|quota|No valid host|ZONE_RESOURCE",
+    r"Insufficient|Capacity|SpotMaxPriceTooLow|(Limit|Count)Exceeded|quota|No valid host"
+    r"|ZONE_RESOURCE|PendingVerification",
     re.IGNORECASE,
 )
+_NO_QUOTA = re.compile(
+    r"limit of 0\b|\blimit: 0(\.0)?(?![.\d])|\bof 0 (cores|instances|ram)\b", re.IGNORECASE
+)
+"""A quota of nothing, in the words of EC2, GCE and OpenStack: waiting for others does not help."""
+
+_FINAL_CODES = (400, 401, 403, 404, 405, 415, 422)
+"""Statuses of requests that are wrong, or not allowed: the same answer comes to the next."""
 
 _LIVE_PRICES = ("digitalocean", "linode", "vultr", "upcloud", "scaleway", "cloudscale")
 """Providers whose list of sizes holds prices that they state themselves, not the library."""
@@ -95,25 +103,29 @@ class LibcloudProvider:
     async def create(self, order: MachineOrder) -> CloudMachine:
         """Buy a machine; see the contract."""
         if order.ceiling is not None and not _SPOT.keys() & set(self._parameters):
-            raise PurchaseRefused(f'the driver of "{self._cloud.provider}" buys no spot machines')
+            raise PurchaseRefused(
+                f'the driver of "{self._cloud.provider}" buys no spot machines', final=True
+            )
         try:
             size = await self._call(lambda: self._size(order.type))
         except SiteError as error:  # before anything was asked for
-            raise PurchaseRefused(str(error), transient=error.transient) from None
+            final = not error.transient
+            raise PurchaseRefused(str(error), transient=not final, final=final) from None
         try:
             node = await self._call(lambda: self._create(order, size))
         except SiteError as error:
-            clear = _clear_refusal(error)
+            clear = clear_refusal(error)
             raise (error if clear is None else clear) from None
         return _machine(node, order.label, self._cloud.provider)
 
-    async def destroy(self, machine: str) -> None:
+    async def destroy(self, machine: str) -> bool:
         """End a machine; see the contract."""
         try:
-            await self._call(lambda: self._destroy(machine))
+            return await self._call(lambda: self._destroy(machine))
         except SiteError as error:
             if "NotFound" not in str(error):
                 raise
+            return False
 
     async def prices(self, types: Sequence[str]) -> Mapping[str, MachinePrice]:
         """Return the prices that the provider or the library's tables know; 0.0 is unknown."""
@@ -127,11 +139,11 @@ class LibcloudProvider:
             if size.price
         }
 
-    async def spot_history(self, type: str, since: float) -> Sequence[SpotPrice]:
+    async def spot_history(self, type: str, since: float, zone: str = "") -> Sequence[SpotPrice]:
         """Return the history of spot prices; empty where the driver asks for none."""
         if not hasattr(self._driver, "_pathlist") or self._cloud.provider != "ec2":
             return ()
-        return await self._call(lambda: self._ec2_history(type, since))
+        return await self._call(lambda: self._ec2_history(type, since, zone))
 
     # In a thread.
 
@@ -197,19 +209,20 @@ class LibcloudProvider:
             raise SiteError(f"{self._cloud.provider}: an answer without a machine", transient=True)
         return nodes[0]
 
-    def _destroy(self, machine: str) -> None:
+    def _destroy(self, machine: str) -> bool:
         from libcloud.compute.base import Node
         from libcloud.compute.types import NodeState
 
         if self._cloud.provider == "ec2":  # which needs no more than the identity
             node = Node(machine, "", NodeState.UNKNOWN, [], [], driver=self._driver)
             self._driver.destroy_node(node)
-            return
-        for node in self._driver.list_nodes():
-            if str(node.id) == machine:
-                self._driver.destroy_node(node)
+            return False
+        found = [node for node in self._driver.list_nodes() if str(node.id) == machine]
+        for node in found:
+            self._driver.destroy_node(node)
+        return bool(found)
 
-    def _ec2_history(self, type: str, since: float) -> list[SpotPrice]:
+    def _ec2_history(self, type: str, since: float, zone: str) -> list[SpotPrice]:
         connection = self._driver.connection
         answer = connection.request(
             self._driver.path,
@@ -230,6 +243,8 @@ class LibcloudProvider:
                 at = datetime.datetime.fromisoformat(text["timestamp"].replace("Z", "+00:00"))
                 price = SpotPrice(at.timestamp(), float(text["spotPrice"]))
                 zones.setdefault(text["availabilityZone"], []).append(price)
+        if zone:
+            return sorted(zones.get(zone, []), key=lambda p: p.since)
         # The zone in which machines start is the provider's choice: the dearest one is assumed.
         found = [sorted(prices, key=lambda p: p.since) for prices in zones.values()]
         return max(found, key=lambda prices: max(p.hourly for p in prices), default=[])
@@ -246,8 +261,8 @@ class ProviderError(SiteError):
     """
 
     def __init__(self, message: str, *, code: int | str | None = None) -> None:
-        super().__init__(message, transient=True)
         self.code = int(str(code)) if str(code).isdecimal() else None
+        super().__init__(message, transient=not _is_final(message, self.code))
 
 
 _USER_DATA = ("ex_userdata", "ex_user_data", "ex_customdata", "user_data")
@@ -256,9 +271,18 @@ _SPOT = {"ex_spot": True, "ex_preemptible": True}
 _HISTORY = ("timestamp", "spotPrice", "availabilityZone")
 
 
-def _clear_refusal(error: SiteError) -> PurchaseRefused | None:
+def _is_final(text: str, code: int | None) -> bool:
+    """Whether an answer says that the same request will never succeed."""
+    if _NO_QUOTA.search(text):
+        return True
+    return code in _FINAL_CODES and not (_THROTTLED.search(text) or _FULL.search(text))
+
+
+def clear_refusal(error: SiteError) -> PurchaseRefused | None:
     """Return the refusal where an answer is clear that nothing was bought; else None."""
     text, code = str(error), getattr(error, "code", None)
+    if _is_final(text, code):
+        return PurchaseRefused(text, final=True)
     if _THROTTLED.search(text) or code == 429:
         return PurchaseRefused(text, transient=True)
     if _FULL.search(text):
@@ -287,11 +311,18 @@ def _machine(node: Any, label: MachineLabel, provider: str) -> CloudMachine:
     return CloudMachine(
         id=str(node.id),
         label=label,
-        type=str(extra.get("instance_type") or ""),
+        type=str(extra.get("instance_type") or extra.get("flavorId") or ""),
         state=state,
+        zone=_zone(extra),
         began=began.timestamp() if isinstance(began, datetime.datetime) else None,
         ended=None if ended is None else ended.replace(tzinfo=datetime.UTC).timestamp(),
     )
+
+
+def _zone(extra: Mapping[str, Any]) -> str:
+    """Return a machine's zone by the words of drivers: EC2's, OpenStack's, GCE's."""
+    found = extra.get("availability") or extra.get("availability_zone") or extra.get("zone") or ""
+    return str(getattr(found, "name", found))
 
 
 _STATES: Mapping[str, MachineState] = {
@@ -380,8 +411,12 @@ def make_driver(site: str, cloud: CloudEndpoint, secrets: Sequence[str]) -> Any:
             hint=spelling_hint(cloud.provider, known),
         )
     options: dict[str, Any] = dict(cloud.options)
+    if cloud.provider == "openstack":
+        # The library's own defaults, Nova 1.1 and Keystone 1.1, have long been gone everywhere.
+        options = {"api_version": "2.2"} | options
     if cloud.region:
-        options["region"] = cloud.region
+        named = "ex_force_service_region" if cloud.provider == "openstack" else "region"
+        options[named] = cloud.region
     try:
         driver = get_driver(known[cloud.provider])
         try:

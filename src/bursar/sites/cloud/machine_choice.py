@@ -84,6 +84,15 @@ def free_offers(
     return [(offer, count) for offer, count in offers if count > 0]
 
 
+def most_unit_price(cloud: CloudEndpoint) -> float | None:
+    """Return the highest price of a processor-second that a machine may come to; None: unknown."""
+    offers = [
+        MachineOffer(machine, is_spot) for machine in cloud.machines for is_spot in (False, True)
+    ]
+    prices = [offer.most_unit_price for offer in offers]
+    return max((price for price in prices if price is not None), default=None)
+
+
 def cheapest_cover(
     processors: int, offers: Sequence[tuple[MachineOffer, int]]
 ) -> list[MachineOffer]:
@@ -201,13 +210,14 @@ def machine_slots(site: str, cloud: CloudEndpoint, barred: Sequence[str] = ()) -
 
 def _slot(site: str, cloud: CloudEndpoint, offer: MachineOffer, duration: float = 0.0) -> Slot:
     price = offer.machine.unit_price(spot=offer.is_spot)
+    start = cloud.starts_in(offer.machine)
     return Slot(
         site=site,
-        start=cloud.start_up,
-        duration=max(duration, cloud.billing.least - cloud.start_up, 1.0),
+        start=start,
+        duration=max(duration, cloud.billing.least - start, 1.0),
         processors=offer.machine.processors,
         unit_price=price,
-        fixed_price=None if price is None else price * offer.machine.processors * cloud.start_up,
+        fixed_price=None if price is None else price * offer.machine.processors * start,
         divisible=False,
         extensible=True,
     )
@@ -313,6 +323,8 @@ class PlannedMachines:
             text += f", at most {offer.machine.spot.ceiling:.6g}"
             odds = "unknown" if self.odds is None else f"{self.odds:.1%}"
             text += f"; odds of an interruption: {odds}"
+        if offer.machine.learned is not None:
+            text += f"; {offer.machine.learned}"
         return text
 
 
@@ -326,7 +338,7 @@ def planned_machines(plan: Plan, sites: Sequence[SiteFacts]) -> list[PlannedMach
         for purchase in plan.purchases:
             offer = _offer_of(purchase, site)
             if offer is not None:
-                seconds = site.cloud.start_up + purchase.slot.duration
+                seconds = site.cloud.starts_in(offer.machine) + purchase.slot.duration
                 bought.setdefault(offer, []).append(site.cloud.billing.billed(seconds))
         for offer, times in bought.items():
             hours, spot = math.fsum(times) / HOUR, offer.machine.spot

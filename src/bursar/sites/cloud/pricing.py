@@ -1,5 +1,6 @@
 """Prices of a cloud's machines: from the provider, from dated tables, or from the sites file."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,11 +11,15 @@ from bursar.model.errors import InputError, SiteError
 from bursar.model.site import SiteFacts
 from bursar.sites.cloud.machine_choice import mean_spot_price, odds_of_interruption
 from bursar.sites.cloud.provider import CloudProvider
+from bursar.sites.cloud.purchases import PurchaseLine
 
 SPOT_HISTORY = 7 * 86400.0
 """Seconds of the history of spot prices that odds of interruption rest on."""
 
 _DAY = 86400.0
+
+_HISTORY_PAUSES = (2.0, 4.0, 8.0, 0.0)
+"""Seconds between requests for a history that get no answer, before the ceiling is billed."""
 
 
 async def with_machine_prices(
@@ -56,6 +61,28 @@ async def with_machine_prices(
         machines.append(machine)
     cloud = replace(cloud, machines=tuple(machines))
     return replace(facts, cloud=cloud, unit_price=cloud.least_unit_price)
+
+
+async def paid_hourly(line: PurchaseLine, provider: CloudProvider) -> float | None:
+    """
+    Return the mean price of a machine-hour that was paid for a spot machine that has ended.
+
+    The price is that of the machine's own zone while the machine was held, or of the dearest zone
+    where the provider does not say where the machine was. None: unknown, and then the ceiling
+    counts, which the price cannot exceed.
+    """
+    began, ended = line.began, line.ended
+    if not line.spot or began is None or ended is None:
+        return None
+    for pause in _HISTORY_PAUSES:
+        try:
+            history = await provider.spot_history(line.type, began, line.zone)
+        except SiteError:
+            await asyncio.sleep(pause)
+            continue
+        paid = mean_spot_price(history, began, max(ended, began + 1.0))
+        return paid if paid is None or line.hourly is None or paid <= line.hourly else None
+    return None
 
 
 def _provider(facts: SiteFacts, cloud: CloudEndpoint) -> CloudProvider | None:

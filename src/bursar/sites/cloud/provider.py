@@ -24,9 +24,21 @@ class PurchaseRefused(SiteError):
     """
     The provider has answered clearly that no machine came of a request.
 
-    Any other error leaves open whether a machine was bought. ``transient`` says whether the same
-    request may succeed later, as after throttling.
+    Any other error leaves open whether a machine was bought.
+
+    Parameters
+    ----------
+    transient
+        Whether the same request may succeed in a moment, as after throttling.
+    final
+        Whether no such request will succeed before a person changes something, as with an image or
+        a type that does not exist, a missing permission, or a quota of 0. Otherwise the provider
+        has no such machine for now.
     """
+
+    def __init__(self, message: str, *, transient: bool = False, final: bool = False) -> None:
+        super().__init__(message, transient=transient)
+        self.final = final
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +133,8 @@ class CloudMachine:
         does not say.
     is_spot
         Whether the provider may take it back.
+    zone
+        Availability zone that it is in; empty where the provider does not say.
     """
 
     id: str
@@ -130,6 +144,7 @@ class CloudMachine:
     began: float | None = None
     ended: float | None = None
     is_spot: bool = False
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +184,27 @@ class CloudProvider(Protocol):
             When no machine came of the request. After any other error one may have been bought.
         """
 
-    async def destroy(self, machine: str) -> None:
-        """End a machine; ending it again, or one that is gone, changes nothing."""
+    async def destroy(self, machine: str) -> bool:
+        """
+        End a machine; ending it again, or one that is gone, changes nothing.
+
+        Returns
+        -------
+        bool
+            Whether the provider was seen to list the machine when the order was given.
+        """
 
     async def prices(self, types: Sequence[str]) -> Mapping[str, MachinePrice]:
         """Return the prices on demand that the provider or a table knows, by type."""
 
-    async def spot_history(self, type: str, since: float) -> Sequence[SpotPrice]:
+    async def spot_history(self, type: str, since: float, zone: str = "") -> Sequence[SpotPrice]:
         """
         Return prices of spot machines from a moment on, in order of time.
 
         The first price may have begun before. Empty: the provider has no history.
+
+        Parameters
+        ----------
+        zone
+            Zone whose prices are wanted; empty: those of the dearest zone.
         """

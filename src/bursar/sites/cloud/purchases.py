@@ -23,6 +23,11 @@ UNANSWERED = 180.0
 """Seconds after which a request whose answer was lost, and of which no machine has come, is taken
 to have bought nothing. A machine that appears later is ended."""
 
+APPEARING = 300.0
+"""Seconds after a request for which a run looks for a machine that was never listed before the run
+ends, also after the request was taken to have bought nothing: lists are behind at some providers,
+and nobody would end a machine that is listed after the end of the run."""
+
 UNLISTED = 60.0
 """Seconds for which a machine that was bought may be absent from the provider's list before it is
 taken to have ended: lists are behind at some providers."""
@@ -50,8 +55,8 @@ class PurchaseLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         Origin of the price, and the day of the figure, ``YYYY-MM-DD``.
     asked
         When the provider was asked, seconds since the epoch.
-    machine
-        The provider's identity of the machine; empty while unknown.
+    machine, zone
+        The provider's identity of the machine, and the zone it is in; empty while unknown.
     began, ended
         When the machine began and ended, seconds since the epoch; both by the provider's clock, or
         both by ours.
@@ -61,6 +66,11 @@ class PurchaseLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         Price of a machine-hour that was paid in the end; None: the agreed one.
     released
         Whether nobody needs the machine any more.
+    listed
+        Whether the provider has listed the machine at least once.
+    destroyed
+        When the provider has taken the order to end the machine, seconds since the epoch by our
+        clock; None: it has not.
     """
 
     token: str
@@ -74,16 +84,24 @@ class PurchaseLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     date: str = ""
     asked: float
     machine: str = ""
+    zone: str = ""
     began: float | None = None
     ended: float | None = None
     joined: float | None = None
     paid_hourly: float | None = None
     released: bool = False
+    listed: bool = False
+    destroyed: float | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether nothing of the purchase is left at the provider, as far as is known."""
         return self.state in ("refused", "absent", "ended")
+
+    def may_appear(self, now: float) -> bool:
+        """Whether a machine may yet be listed that never was; see :data:`APPEARING`."""
+        is_unseen = self.state in ("absent", "ended") and not self.listed
+        return is_unseen and now - self.asked < APPEARING
 
     def seconds(self, billing: BillingRules) -> float:
         """Return the seconds that are paid, by the provider's rules; 0 without a machine."""
@@ -135,6 +153,10 @@ class PurchaseBook:
     def open(self) -> list[PurchaseLine]:
         """Purchases of which something may be left at the provider."""
         return [line for line in self._purchases.values() if not line.is_over]
+
+    def has_pending(self, now: float) -> bool:
+        """Whether something may be left, or may appear yet, of any purchase; see APPEARING."""
+        return any(line.may_appear(now) or not line.is_over for line in self._purchases.values())
 
 
 @dataclass(slots=True)
@@ -196,10 +218,14 @@ def reconcile(
     for line in by_token.values():
         if line.token in taken or line.token in calling or line.is_over:
             continue
-        if line.state == "held":
+        if line.state == "held" and line.listed and line.destroyed is not None:
+            # Some providers list no machine that has ended. A list that is behind holds it still.
+            taken[line.token] = _ended_by_our_clock(line, line.destroyed)
+        elif line.state == "held":
             since = unseen.setdefault(line.machine, now)
             if now - since >= UNLISTED:
                 taken[line.token] = _ended_by_our_clock(line, since)
+                found.doomed.append(line.machine)  # a list that is behind must not let it go on
         elif now - line.asked >= UNANSWERED:
             taken[line.token] = msgspec.structs.replace(line, state="absent")
     found.changed = list(taken.values())
@@ -214,7 +240,10 @@ def _seen(line: PurchaseLine, machine: CloudMachine, now: float) -> PurchaseLine
     if machine.state == "ended":
         if line.state == "ended":
             return line
-        line = msgspec.structs.replace(line, machine=machine.id, began=began)
+        zone = machine.zone or line.zone
+        line = msgspec.structs.replace(
+            line, machine=machine.id, zone=zone, began=began, listed=True
+        )
         if machine.ended is None or machine.began is None:
             return _ended_by_our_clock(line, now)
         # By the provider's clock, for that is what it bills.
@@ -222,7 +251,14 @@ def _seen(line: PurchaseLine, machine: CloudMachine, now: float) -> PurchaseLine
     # A machine that comes of a purchase which was given up, or was listed no more, has no lease.
     released = line.released or line.is_over
     return msgspec.structs.replace(
-        line, machine=machine.id, state="held", began=began, ended=None, released=released
+        line,
+        machine=machine.id,
+        zone=machine.zone or line.zone,
+        state="held",
+        began=began,
+        ended=None,
+        released=released,
+        listed=True,
     )
 
 
@@ -235,9 +271,11 @@ def _ended_by_our_clock(line: PurchaseLine, ended: float) -> PurchaseLine:
 def usage_of(line: PurchaseLine, billing: BillingRules) -> PilotUsage:
     """Return what a machine that has ended came to, for the bill."""
     hourly, source, date = line.hourly, line.source, line.date
+    where = ""
     if line.paid_hourly is not None:  # the mean of the provider's history while it was held
         hourly, source = line.paid_hourly, "provider"
         date = datetime.fromtimestamp(line.ended or 0.0, UTC).date().isoformat()
+        where = f", zone {line.zone}" if line.zone else ", its dearest zone"
     return PilotUsage(
         pilot=line.lease,
         job=line.machine,
@@ -246,5 +284,5 @@ def usage_of(line: PurchaseLine, billing: BillingRules) -> PilotUsage:
         how="completed",
         machine=line.type + (" (spot)" if line.spot else ""),
         hourly=hourly,
-        price=str(MachinePrice(hourly=hourly or 0.0, source=source, date=date)),
+        price=str(MachinePrice(hourly=hourly or 0.0, source=source, date=date)) + where,
     )

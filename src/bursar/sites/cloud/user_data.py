@@ -4,6 +4,9 @@ import math
 import shlex
 from collections.abc import Sequence
 
+from bursar.model.cloud import GRACE
+from bursar.provisioning.interruptions import LOOKS
+
 MOST_BYTES = 16_000
 """Longest script that all providers take."""
 
@@ -39,34 +42,8 @@ _LIFETIME = """\
 """
 
 _NOTICE = """\
-(
-  while kill -0 $pilot 2>/dev/null; do
-    if {test}; then
-      {hook}
-      kill -TERM $pilot
-      exit
-    fi
-    sleep 5
-  done
-) &
+{python} -P -m bursar.provisioning.interruptions {provider} $pilot {grace:g} {hook} &
 """
-
-NOTICES = {
-    "ec2": (
-        'curl -sf -m 2 -H "X-aws-ec2-metadata-token: $(curl -sf -m 2 -X PUT '
-        '-H "X-aws-ec2-metadata-token-ttl-seconds: 60" http://169.254.169.254/latest/api/token)" '
-        "http://169.254.169.254/latest/meta-data/spot/instance-action >/dev/null"
-    ),
-    "gce": (
-        '[ "$(curl -sf -m 2 -H "Metadata-Flavor: Google" '
-        'http://metadata.google.internal/computeMetadata/v1/instance/preempted)" = TRUE ]'
-    ),
-    "azure_arm": (
-        'curl -sf -m 2 -H "Metadata: true" '
-        "'http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01' | grep -q Preempt"
-    ),
-}
-"""Shell commands that succeed once the provider has announced that it takes the machine back."""
 
 
 def user_data(
@@ -77,8 +54,9 @@ def user_data(
     setup: Sequence[str] = (),
     start_limit: float,
     lifetime: float = math.inf,
-    notice: str = "",
+    notices: str = "",
     on_notice: Sequence[str] = (),
+    grace: float = GRACE,
 ) -> str:
     """
     Return the script of a machine.
@@ -91,17 +69,21 @@ def user_data(
         Seconds after which a machine whose pilot has not started ends by itself.
     lifetime
         Seconds after which the pilot ends; infinite: when its run does.
-    notice
-        Command that succeeds once the machine is about to be taken back; empty: there is none.
+    notices
+        Provider whose notice that the machine is taken back is looked for; empty: nobody looks.
     on_notice
         Lines of shell that run then, before tasks are stopped.
+    grace
+        Seconds that tasks have after SIGTERM then.
     """
     watches = ""
     if math.isfinite(lifetime):
         watches += _LIFETIME.format(seconds=max(1, math.ceil(lifetime)))
-    if notice:
-        hook = "\n      ".join(on_notice) or ":"
-        watches += _NOTICE.format(test=notice, hook=hook)
+    if notices in LOOKS:
+        hook = " ".join(shlex.quote(line) for line in on_notice)
+        watches += _NOTICE.format(
+            python=shlex.quote(python), provider=notices, grace=grace, hook=hook
+        )
     return _SCRIPT.format(
         credential=credential.decode(),
         processors=processors,

@@ -33,6 +33,8 @@ class CloudFaults:
         Machines that end by themselves within their first hour.
     silent
         Machines that are listed as running for ever although all on them is gone.
+    unsold
+        Types of which requests are refused for good.
     list_lag
         Longest time until a new machine is listed, seconds.
     skew
@@ -49,6 +51,7 @@ class CloudFaults:
     broken: float = 0.0
     silent: float = 0.0
     list_lag: float = 0.0
+    unsold: frozenset[str] = frozenset()
     skew: float = 0.0
     keeps_tokens: bool = True
 
@@ -146,6 +149,8 @@ class SimulatedCloud:
         """Buy a machine, refuse to, or lose the answer."""
         self.calls.append(f"create {order.label.name}")
         await asyncio.sleep(self.chance.uniform(0, self.takes))
+        if order.type in self.faults.unsold:
+            raise PurchaseRefused(f"InvalidAMIID.NotFound: no image {order.image}", final=True)
         if self._happens(self.faults.throttled):
             raise PurchaseRefused("request limit exceeded", transient=True)
         if self._happens(self.faults.full):
@@ -158,13 +163,14 @@ class SimulatedCloud:
             id=machine.id, label=order.label, type=order.type, state="starting", began=began
         )
 
-    async def destroy(self, machine: str) -> None:
+    async def destroy(self, machine: str) -> bool:
         """End a machine, or lose the call."""
         await self._call("destroy", self.faults.lost_before)
         for one in self.bought:
             if one.id == machine:
                 self.end(one)
         self._lose(self.faults.lost_after)
+        return False
 
     async def prices(self, types: Sequence[str]) -> Mapping[str, MachinePrice]:
         """Return the prices on demand."""
@@ -175,7 +181,7 @@ class SimulatedCloud:
             for type in known
         }
 
-    async def spot_history(self, type: str, since: float) -> Sequence[SpotPrice]:
+    async def spot_history(self, type: str, since: float, zone: str = "") -> Sequence[SpotPrice]:
         """Return the history of spot prices, by the provider's clock."""
         await self._call("spot_history")
         prices = self.spot.get(type, ())
