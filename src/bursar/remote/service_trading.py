@@ -38,6 +38,7 @@ from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.connection import PATIENCE, Notice
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.market_messages import LotInfo
+from bursar.remote.messages import AgreementInfo
 
 BUYER = "buyer"
 """Name of the buyer in negotiations, before it is translated to a user of each service."""
@@ -349,7 +350,15 @@ async def _interrupted(service: TradingService, deal: str, value: int, bids: int
     if not found:
         return msgspec.structs.replace(lost, reason="the auction was broken off")
     (info,) = found
-    terms = Terms(
+    made = Agreement(
+        id=info.id, owner=service.name, customer=BUYER, terms=terms_of(info), signed_at=info.start
+    )
+    return msgspec.structs.replace(lost, agreement=made)
+
+
+def terms_of(info: AgreementInfo) -> Terms:
+    """Return the terms of an agreement as its service states them, without the penalty."""
+    return Terms(
         processors=info.processors,
         start=info.start,
         seconds=info.seconds,
@@ -357,10 +366,6 @@ async def _interrupted(service: TradingService, deal: str, value: int, bids: int
         fixed_price=info.fixed_price,
         currency=info.currency,
     )
-    made = Agreement(
-        id=info.id, owner=service.name, customer=BUYER, terms=terms, signed_at=info.start
-    )
-    return msgspec.structs.replace(lost, agreement=made)
 
 
 def _last_rejection(told: Iterable[TradeMessage]) -> str:

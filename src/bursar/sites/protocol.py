@@ -9,6 +9,7 @@ from bursar.market.lease import Lease
 from bursar.market.purchasing import MarketRecord
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.matching import SiteStatus
+from bursar.model.money import Micros
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.provisioning.pool_snapshot import PoolSite
@@ -68,14 +69,19 @@ class MeteredTime:
         Seconds for which each processor was held; None: they were never there.
     is_recorded
         Whether the provider has a record; otherwise the time is an upper bound.
-    unit_price
-        What was paid in the end, currency units per processor-second; None: the agreed price.
+    unit_price, fixed_price
+        Prices that were paid in the end, currency units per processor-second and for all of it;
+        None: those of the lease.
+    charged
+        What the provider charged in all, micro-units; None: what the time and the prices come to.
     """
 
     began: float | None = None
     seconds: float | None
     is_recorded: bool = True
     unit_price: float | None = None
+    fixed_price: float | None = None
+    charged: Micros | None = None
 
 
 @runtime_checkable

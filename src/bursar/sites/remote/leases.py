@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from bursar.sites.remote.agreement_purchase import (
     UsageAuditor,
     check_shared_price,
     end_deal,
+    metered,
     most_held,
 )
 from bursar.sites.remote.held import HeldInstance, InstanceCheck
@@ -432,8 +432,16 @@ class RemoteLeases:
             and entry.life.allocation.settled is not None
         ):
             del self._lives[lease.id]
-            seconds = entry.held.seconds
-            return None if seconds is None else MeteredTime(seconds=seconds)
+            held = entry.held
+            if held.seconds is None:
+                return None
+            terms = held.terms
+            return MeteredTime(
+                seconds=held.seconds,
+                unit_price=None if terms is None else terms.unit_price,
+                fixed_price=None if terms is None else terms.fixed_price,
+                charged=held.charged,
+            )
         while True:
             try:
                 await self.clear_up()
@@ -442,8 +450,7 @@ class RemoteLeases:
                     return None
                 info = await self._contact.ask(self._contact.client.agreement(bought.agreement))
                 if info.state not in ("signed", "running"):
-                    had = lease.processor_seconds_for(info.charged) / lease.processors
-                    return MeteredTime(seconds=max(0.0, had)) if had < math.inf else None
+                    return metered(info, lease.processors)
             except SiteError as error:
                 # The service has forgotten the agreement: no answer will ever come, and our own
                 # clock counts.

@@ -1,0 +1,148 @@
+"""Runs that buy from real services over HTTPS; their bills equal the services' ledgers."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Folder
+from tests.service.service_process import PATIENCE, Served, served
+
+from bursar.remote.access import Access
+from bursar.remote.client import ServiceClient
+from bursar.remote.messages import AgreementInfo
+from bursar.service.identity.authority import AuthorityFolder
+
+CAMPAIGN = """\
+[campaign]
+name = "c"
+command = "sleep 0.1 && echo {x}"
+[parameters]
+x = [1, 2, 3, 4]
+[task]
+runtime = 0.1
+"""
+
+SELLS = """\
+security = "tls"
+certificate = "{pem}"
+key = "{pem}"
+[site]
+processors = {processors}
+unit_price = "{price} SU/core-hour"
+[market]
+must_buy = true
+credit = "1000000 SU"
+floor = 0.5
+{more}
+"""
+
+
+class Seller:
+    """
+    A service that sells over HTTPS, and what its ledger says of the run's user.
+
+    Parameters
+    ----------
+    ca
+        Certificate of the authority that the service's own is signed by.
+    """
+
+    def __init__(self, name: str, service: Served, ca: Path) -> None:
+        self.name = name
+        self.service = service
+        self.token_file = service.folder / "admin.token"
+        self.url = f"https://127.0.0.1:{service.port}"
+        self._access = Access(url=self.url, ca=ca, token=service.token)
+        self.ca = ca
+
+    def client(self) -> ServiceClient:
+        return ServiceClient(self._access, patience=PATIENCE)
+
+    def spent(self) -> int:
+        """Micro-units that the user has paid."""
+        with self.client() as client:
+            account = client.account()
+        assert account.held == 0
+        return account.spent
+
+    def agreements(self) -> list[AgreementInfo]:
+        with self.client() as client:
+            return client.agreements()
+
+    def table(self, **more: object) -> str:
+        """The service as a site of a sites file."""
+        lines = [f"[site.{self.name}]", 'kind = "remote"', f'url = "{self.url}"']
+        lines += [f'ca = "{self.ca}"', f'token_file = "{self.token_file}"', "processors = 2"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in more.items()]
+        return "\n".join([*lines, f"[site.{self.name}.pool]", 'probe_every = "1s"', ""])
+
+
+@pytest.fixture(scope="module")
+def sellers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Seller]]:
+    """Two owners of two processors each: one SU a second, and one and a third."""
+    folder = tmp_path_factory.mktemp("sellers")
+    authority = AuthorityFolder.create(folder / "certs", "test")
+    authority.issue("server", "here", hosts=["127.0.0.1"])
+    pem = authority.folder / "server-here.pem"
+    with ExitStack() as stack:
+        found = {}
+        for name, price in (("cheap", 3600), ("dear", 4800)):
+            text = SELLS.format(pem=pem, processors=2, price=price, more="")
+            service = stack.enter_context(served(folder / name, text))
+            found[name] = Seller(name, service, authority.trusted)
+        yield found
+
+
+@pytest.fixture
+def here(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    monkeypatch.setenv("BURSAR_OWNERS", str(folder.path / "owners.sqlite"))
+    monkeypatch.delenv("BURSAR_SITE", raising=False)
+    folder.write("c.toml", CAMPAIGN)
+    return folder
+
+
+def bill_of(here: Folder, run: str) -> dict[str, Any]:
+    bill: dict[str, Any] = json.loads((here.path / "runs" / run / "bill.json").read_text())
+    return bill
+
+
+def deals_of(here: Folder, run: str) -> list[dict[str, Any]]:
+    """Every negotiation that brought processors to the first job."""
+    placed = here.json("why", run, "c-0")["placed"]
+    return [deal for one in placed for deal in one["deals"]]
+
+
+PLAN, POOL = (), ("--provisioning", "dynamic")
+
+
+@pytest.mark.parametrize(
+    ("market", "policy"),
+    [
+        pytest.param("posted", PLAN, id="posted-plan"),
+        pytest.param("bargain", PLAN, id="bargain-plan"),
+        pytest.param("bargain", POOL, id="bargain-pool"),
+        pytest.param("tender", POOL, id="tender-pool"),
+    ],
+)
+def test_the_bill_is_the_services_ledger_to_the_micro_unit(
+    here: Folder, sellers: dict[str, Seller], market: str, policy: tuple[str, ...]
+) -> None:
+    """The lease has the seconds that the service counted, at the price that was agreed on."""
+    seller = sellers["dear"]
+    before, known = seller.spent(), {a.id for a in seller.agreements()}
+    here.write("s.toml", seller.table(market=market))
+    here.bursar("run", "c.toml", "--sites", "s.toml", "--name", "r", *policy)
+    charged = {a.charged: a for a in seller.agreements() if a.id not in known}
+    bill = bill_of(here, "r")
+    assert bill["total_micros"] == seller.spent() - before == sum(charged)
+    for lease in bill["leases"]:
+        agreement = charged[lease["total_micros"]]
+        assert lease["unit_price"] == agreement.unit_price
+        held = lease["processors"] * lease["seconds"]
+        assert held == pytest.approx(agreement.charged / 1e6 / agreement.unit_price, abs=1e-5)
+        assert lease["agrees"]
+    if market == "bargain":
+        assert {lease["unit_price"] < 1.3 for lease in bill["leases"]} == {True}
