@@ -146,3 +146,69 @@ def test_the_bill_is_the_services_ledger_to_the_micro_unit(
         assert lease["agrees"]
     if market == "bargain":
         assert {lease["unit_price"] < 1.3 for lease in bill["leases"]} == {True}
+
+
+OWNER = """\
+[site.mine]
+processors = 2
+unit_price = "4000 SU/core-hour"
+market = "tender"
+"""
+"""An owner inside the run, whose bid lies between those of the two services."""
+
+
+def test_a_pool_calls_all_its_sites_for_tenders(here: Folder, sellers: dict[str, Seller]) -> None:
+    """The lowest bid of two services and an owner of the sites file; ``why`` shows all three."""
+    cheap = sellers["cheap"]
+    before = cheap.spent()
+    tables = [seller.table(market="tender") for seller in sellers.values()]
+    here.write("s.toml", "".join([OWNER, *tables]))
+    here.write("one.toml", CAMPAIGN.replace("[1, 2, 3, 4]", "[1, 2]"))
+    # With a budget every request has an end, which services and owners bid for alike.
+    here.bursar("run", "one.toml", "--sites", "s.toml", "--name", "r", "--budget", "5000", *POOL)
+    (deal,) = deals_of(here, "r")[:1]
+    assert (deal["site"], deal["market"], deal["next_best"]) == ("cheap", "tender", "mine")
+    assert {a["owner"]: a["state"] for a in deal["answers"]} == {
+        "cheap": "agreed",
+        "mine": "offered",
+        "dear": "offered",
+    }
+    assert bill_of(here, "r")["total_micros"] == cheap.spent() - before
+    shown = here.bursar("why", "r", "c-0").stdout
+    assert "tender: agreed on" in shown
+    assert "next best: mine" in shown
+
+
+def test_a_tender_passes_over_who_does_not_answer(here: Folder, sellers: dict[str, Seller]) -> None:
+    """A service that is away bids nothing, and the next best gets the request."""
+    cheap = sellers["cheap"]
+    away = cheap.table(market="tender", unit_price="3600 SU/core-hour", patience="1s")
+    port = str(cheap.service.port)
+    away = away.replace(f":{port}", ":1").replace("processors = 2", "processors = 9")
+    here.write("s.toml", away + sellers["dear"].table(market="tender"))
+    before = sellers["dear"].spent()
+    here.write("two.toml", CAMPAIGN.replace("[1, 2, 3, 4]", "[1, 2]"))
+    here.bursar("run", "two.toml", "--sites", "s.toml", "--name", "r", "--budget", "5000", *POOL)
+    bill = bill_of(here, "r")
+    assert {lease["site"] for lease in bill["leases"]} == {"dear"}
+    answers = {a["owner"]: a["state"] for a in deals_of(here, "r")[0]["answers"]}
+    assert answers == {"dear": "agreed", "cheap": "silent"}
+    assert bill["total_micros"] == sellers["dear"].spent() - before
+
+
+def test_a_tender_of_a_killed_run_is_settled_by_the_next_process(
+    here: Folder, sellers: dict[str, Seller]
+) -> None:
+    """What it was awarded is ended and paid once; nothing stays open at either service."""
+    tables = [seller.table(market="tender") for seller in sellers.values()]
+    here.write("s.toml", "".join(tables))
+    gate = f"until test -e {here.path / 'go'}; do sleep 0.05; done"
+    here.write("long.toml", CAMPAIGN.replace("sleep 0.1", gate))
+    before = sum(seller.spent() for seller in sellers.values())
+    process = here.start("run", "long.toml", "--sites", "s.toml", "--name", "k", *POOL)
+    here.until(lambda: any(a.ready for s in sellers.values() for a in s.agreements()), process)
+    process.kill()
+    process.wait()
+    here.write("go", "")
+    here.bursar("run", "--resume", "k")
+    assert bill_of(here, "k")["total_micros"] == sum(s.spent() for s in sellers.values()) - before

@@ -10,10 +10,10 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -47,6 +47,31 @@ _BINDING = (Accept, Offer, CounterOffer, FinalOffer)
 """Messages that the other side can answer with an agreement."""
 
 M = TypeVar("M", bound=TradeMessage)
+
+
+class TradePartner(Protocol):
+    """An owner that answers a buyer's messages."""
+
+    @property
+    def name(self) -> str:
+        """Name by which the buyer calls the owner."""
+
+    @property
+    def currency(self) -> str:
+        """Currency of the owner's prices."""
+
+    async def send(self, message: TradeMessage) -> list[TradeMessage]:
+        """
+        Send a message of :data:`BUYER`; return the answers, addressed as the buyer knows them.
+
+        Raises
+        ------
+        RemoteProblem, SiteError
+            When the owner does not answer.
+        """
+
+
+PartnerT = TypeVar("PartnerT", bound=TradePartner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,40 +115,54 @@ class TradingService:
         return [self._translated(answer) for answer in told]
 
     def _translated(self, answer: M) -> M:
-        renamed = msgspec.structs.replace(answer, sender=self.name, to=BUYER)
-        if isinstance(renamed, Confirm) and self._is_ours(renamed.agreement):
-            agreement = msgspec.structs.replace(renamed.agreement, owner=self.name, customer=BUYER)
-            return msgspec.structs.replace(renamed, agreement=agreement)
-        return renamed
-
-    def _is_ours(self, agreement: Agreement) -> bool:
-        # Anything else stays as it is, and is refused as an agreement of other parties.
-        return (agreement.owner, agreement.customer) == (self.owner, self.customer)
+        return as_buyer_knows(answer, self.name, (self.owner, self.customer))
 
 
-class ServiceTrader:
+def as_buyer_knows(answer: M, name: str, parties: tuple[str, str]) -> M:
     """
-    Negotiates for one buyer with one service or several.
+    Return an owner's answer with the names by which the buyer knows both sides.
+
+    Parameters
+    ----------
+    name
+        Name by which the buyer calls the owner.
+    parties
+        Names of owner and customer in the owner's deals.
+    """
+    renamed = msgspec.structs.replace(answer, sender=name, to=BUYER)
+    # Anything else stays as it is, and is refused as an agreement of other parties.
+    if isinstance(renamed, Confirm) and parties == (
+        renamed.agreement.owner,
+        renamed.agreement.customer,
+    ):
+        agreement = msgspec.structs.replace(renamed.agreement, owner=name, customer=BUYER)
+        return msgspec.structs.replace(renamed, agreement=agreement)
+    return renamed
+
+
+class ServiceTrader(Generic[PartnerT]):
+    """
+    Negotiates for one buyer with one owner or several.
 
     Parameters
     ----------
     services
-        Services to ask.
+        Owners to ask.
     failed
         Reason for each service that could not be asked, by name.
     on_binding
-        Called with the name of a deal before the first message is sent that may end in an
-        agreement.
+        Awaited with the name of a deal and of an owner before the first message is sent to this
+        owner that may end in an agreement; None: nobody is told.
     clock
         Seconds since the epoch.
     """
 
     def __init__(
         self,
-        services: Iterable[TradingService],
+        services: Iterable[PartnerT],
         failed: Mapping[str, str] | None = None,
         *,
-        on_binding: Callable[[str], None] = lambda deal: None,
+        on_binding: Callable[[str, str], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._services = {service.name: service for service in services}
@@ -133,13 +172,13 @@ class ServiceTrader:
         self._manager = TradeManager(BUYER)
 
     @property
-    def services(self) -> tuple[TradingService, ...]:
-        """Services that can be asked."""
+    def services(self) -> tuple[PartnerT, ...]:
+        """Owners that can be asked."""
         return tuple(self._services.values())
 
     @property
     def currency(self) -> str:
-        """Currency of the first service."""
+        """Currency of the first owner."""
         return next((service.currency for service in self._services.values()), "SU")
 
     async def negotiate(
@@ -167,7 +206,7 @@ class ServiceTrader:
             buy=buy,
         )
         failed: dict[str, str] = {}
-        bound = _Once(lambda: self._on_binding(deal))
+        bound: set[str] = set()
         try:
             step = next(negotiation)
             while True:
@@ -184,7 +223,7 @@ class ServiceTrader:
             negotiation.close()
 
     async def _exchange(
-        self, messages: Iterable[TradeMessage], failed: dict[str, str], bound: "_Once"
+        self, messages: Iterable[TradeMessage], failed: dict[str, str], bound: set[str]
     ) -> set[str]:
         """
         Send messages, and answer the replies until no side has more to say.
@@ -212,14 +251,16 @@ class ServiceTrader:
         return silent
 
     async def _send(
-        self, owner: str, messages: Iterable[TradeMessage], failed: dict[str, str], bound: "_Once"
+        self, owner: str, messages: Iterable[TradeMessage], failed: dict[str, str], bound: set[str]
     ) -> list[TradeMessage] | None:
         """Send messages to one service; return its answers, None when it does not answer."""
         answers: list[TradeMessage] = []
         try:
             for message in messages:
-                if isinstance(message, _BINDING):
-                    bound.call()
+                if isinstance(message, _BINDING) and owner not in bound:
+                    bound.add(owner)
+                    if self._on_binding is not None:
+                        await self._on_binding(message.deal, owner)
                 answers += await self._services[owner].send(message)
         except (RemoteProblem, SiteError) as error:
             failed[owner] = _plain(str(error), owner)
@@ -373,18 +414,6 @@ def _last_rejection(told: Iterable[TradeMessage]) -> str:
     return reasons[-1] if reasons else ""
 
 
-class _Once:
-    """Calls a function the first time that it is asked to."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function: Callable[[], None] | None = function
-
-    def call(self) -> None:
-        function, self._function = self._function, None
-        if function is not None:
-            function()
-
-
 def _by_owner(messages: Iterable[TradeMessage]) -> dict[str, deque[TradeMessage]]:
     found: dict[str, deque[TradeMessage]] = {}
     for message in messages:
@@ -417,7 +446,7 @@ def _plain(message: str, name: str) -> str:
 @asynccontextmanager
 async def trading_with(
     accesses: Iterable[Access], *, patience: float, notice: Notice | None = None
-) -> AsyncIterator[ServiceTrader]:
+) -> AsyncIterator[ServiceTrader[TradingService]]:
     """
     Connect to services, and ask each for its name and for the buyer's name there.
 

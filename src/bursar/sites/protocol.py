@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from bursar.market.agreement import Agreement, Terms
 from bursar.market.lease import Lease
 from bursar.market.purchasing import MarketRecord
 from bursar.model.allocation import Allocation, AllocationLoss
@@ -13,6 +14,7 @@ from bursar.model.money import Micros
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.provisioning.pool_snapshot import PoolSite
+from bursar.remote.service_trading import TradePartner
 from bursar.sites.processor_shares import ShareDemand
 from bursar.sites.shared_leases import RunningLease, SharedLeaseCharge
 from bursar.worker.launch import Endpoint
@@ -128,6 +130,37 @@ class NegotiatingSite(Protocol):
     @property
     def facts(self) -> SiteFacts:
         """Facts of the site, with the rules by which it is bought from."""
+
+
+@runtime_checkable
+class BiddingSite(Protocol):
+    """A site whose owner, another program, can be called for bids together with other owners."""
+
+    async def bidder(self) -> TradePartner:
+        """
+        Return the owner's side of a negotiation.
+
+        Raises
+        ------
+        SiteError
+            When the owner does not answer.
+        """
+
+    def expect(self, pilot: Allocation, terms: Terms, deal: str) -> None:
+        """
+        Note, durably, that a deal is about to be awarded to the site for a pilot.
+
+        Parameters
+        ----------
+        terms
+            Terms that it can come to at the most.
+        """
+
+    def agreed(self, pilot: str, agreement: Agreement) -> None:
+        """Take over an expected deal; the pilot is acquired by this agreement."""
+
+    def refused(self, pilot: str) -> None:
+        """Note that an expected deal came to nothing."""
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -75,6 +76,10 @@ class ServicePurchaser:
         self._manager = TradeManager(customer)
         self._currency = currency
         self._record = record
+
+    def partner(self, name: str) -> TradingService:
+        """Return the service as one of several bidders, by the name of its site in the run."""
+        return replace(self._service, name=name)
 
     async def buy(
         self, pilot: Allocation, seconds: float, *, earliest: float, latest: float | None
@@ -155,11 +160,11 @@ class ServicePurchaser:
         expected = Terms.of_amount(template, earliest, most)
         deals: list[str] = []
 
-        def bind(deal: str) -> None:
+        async def bind(deal: str, _: str) -> None:
             deals.append(deal)
             self._record.write(PurchaseRecord(pilot.name, expected, deal=deal))
 
-        trader = ServiceTrader([self._service], on_binding=bind)
+        trader = ServiceTrader([self.partner(pilot.site)], on_binding=bind)
         result = await trader.negotiate(
             rules.market, template, TradeLimits(most=most, patience=rules.patience)
         )
