@@ -1,6 +1,7 @@
 """Runs that buy from real services over HTTPS; their bills equal the services' ledgers."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -115,7 +116,7 @@ def deals_of(here: Folder, run: str) -> list[dict[str, Any]]:
     return [deal for one in placed for deal in one["deals"]]
 
 
-PLAN, POOL = (), ("--provisioning", "dynamic")
+PLAN, POOL = ("--provisioning", "planned"), ("--provisioning", "dynamic")
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,8 @@ def test_the_bill_is_the_services_ledger_to_the_micro_unit(
     seller = sellers["dear"]
     before, known = seller.spent(), {a.id for a in seller.agreements()}
     here.write("s.toml", seller.table(market=market))
+    # What is planned for 0.1 s has ended before its job has crossed the network.
+    here.write("c.toml", CAMPAIGN.replace("runtime = 0.1", "runtime = 5"))
     here.bursar("run", "c.toml", "--sites", "s.toml", "--name", "r", *policy)
     charged = {a.charged: a for a in seller.agreements() if a.id not in known}
     bill = bill_of(here, "r")
@@ -212,3 +215,139 @@ def test_a_tender_of_a_killed_run_is_settled_by_the_next_process(
     here.write("go", "")
     here.bursar("run", "--resume", "k")
     assert bill_of(here, "k")["total_micros"] == sum(s.spent() for s in sellers.values()) - before
+
+
+# An agreement that was made by hand.
+
+
+def agreement_of(seller: Seller, ident: str) -> AgreementInfo:
+    return next(a for a in seller.agreements() if a.id == ident)
+
+
+@pytest.mark.parametrize("policy", [pytest.param(PLAN, id="plan"), pytest.param(POOL, id="pool")])
+def test_a_run_uses_an_agreement_made_by_hand(
+    here: Folder, sellers: dict[str, Seller], policy: tuple[str, ...]
+) -> None:
+    """The bill has its whole price; nothing else is bought, and it goes on after the run."""
+    cheap = sellers["cheap"]
+    here.write("s.toml", cheap.table())
+    made = here.json("tender", "-p", "2", "--for", "60s", "--sites", "s.toml")
+    known = {a.id for a in cheap.agreements()}
+    words = ("run", "c.toml", "--sites", "s.toml", "--agreement", made["agreement"], *policy)
+    here.bursar(*words, "--name", "r", "--budget", "121")
+    assert {a.id for a in cheap.agreements()} == known
+    assert agreement_of(cheap, made["agreement"]).state == "running"
+    bill = bill_of(here, "r")
+    (lease,) = bill["leases"]
+    assert (bill["total_micros"], lease["processors"]) == (made["amount"], 2)
+    assert bill["total_micros"] == 120_000_000
+    short = here.bursar(*words, "--name", "s", "--budget", "119", status=None)
+    assert short.returncode != 0
+    here.json("account", "cancel", made["agreement"], "--site", cheap.url, env=access_to(cheap))
+
+
+def test_a_run_gives_an_agreement_back_where_it_is_told_to(
+    here: Folder, sellers: dict[str, Seller]
+) -> None:
+    """Its bill is then what the service has charged, to the micro-unit."""
+    dear = sellers["dear"]
+    here.write("s.toml", sellers["cheap"].table() + dear.table())
+    made = here.json("tender", "-p", "1", "--for", "60s", "--sites", "s.toml")
+    name = made["owner"]
+    used = f"{made['agreement']}@{name}"
+    before = sellers[name].agreements()
+    here.write("s.toml", sellers[name].table())
+    words = ("run", "c.toml", "--sites", "s.toml", "--agreement", used, "--give-back", *POOL)
+    here.bursar(*words, "--name", "r")
+    ended = agreement_of(sellers[name], made["agreement"])
+    assert ended.state in ("cancelled", "over")
+    assert len(sellers[name].agreements()) == len(before)
+    assert 0 < bill_of(here, "r")["total_micros"] == ended.charged < made["amount"]
+    gone = here.bursar(*words, "--name", "s", status=None)
+    assert gone.returncode != 0
+    assert f"agreement {made['agreement']} is" in gone.stderr
+
+
+def access_to(seller: Seller) -> dict[str, str]:
+    """Environment by which a command reaches a service."""
+    return {**os.environ, "BURSAR_TOKEN": seller.service.token, "BURSAR_CA": str(seller.ca)}
+
+
+# Auctions that a service holds.
+
+RULES = ("english", "dutch", "first-price", "vickrey", "share")
+
+HOUSE = "".join(
+    f'[[market.auctions]]\nrule = "{rule}"\nprocessors = 1\nduration = 20\nevery = 4\nlasts = 2\n'
+    for rule in RULES
+)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seller]:
+    """An owner that auctions a processor for 20 s by each rule, every four seconds."""
+    folder = tmp_path_factory.mktemp("house")
+    authority = AuthorityFolder.create(folder / "certs", "test")
+    authority.issue("server", "here", hosts=["127.0.0.1"])
+    pem = authority.folder / "server-here.pem"
+    text = SELLS.format(pem=pem, processors=40, price=3600, more=HOUSE)
+    with served(folder / "state", text) as service:
+        yield Seller("house", service, authority.trusted)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_run_buys_in_the_auctions_of_a_service(here: Folder, house: Seller, rule: str) -> None:
+    """What was won is used, paid by the service's charge, and told by ``why``."""
+    before = house.spent()
+    here.write("s.toml", house.table(market=rule, reserve_price="3000 SU/core-hour"))
+    here.bursar("run", "c.toml", "--sites", "s.toml", "--name", "r", "--budget", "200", *POOL)
+    (deal,) = deals_of(here, "r")[:1]
+    assert (deal["market"], deal["processors"], deal["seconds"]) == (rule, 1, 20)
+    most = 3000 / 3600 * 20 * 1e6
+    assert deal["limit"] == pytest.approx(most, abs=2)
+    assert 0.5 * 20e6 - 2 <= deal["amount"] <= most + 2
+    assert bill_of(here, "r")["total_micros"] == house.spent() - before > 0
+    assert here.bursar("why", "r", "c-0").stdout.count("agreed on") == 1
+
+
+def test_a_lost_lot_leaves_the_run_to_its_other_sites(here: Folder, house: Seller) -> None:
+    """Below the reserve nothing is won; the jobs run elsewhere, and nothing is paid there."""
+    before = house.spent()
+    here.write(
+        "s.toml",
+        house.table(market="first-price", reserve_price="1 SU/core-hour", market_patience="10s")
+        + '[site.mine]\nprocessors = 1\nunit_price = "9999 SU/core-hour"\n',
+    )
+    here.bursar("run", "c.toml", "--sites", "s.toml", "--name", "r", *POOL)
+    assert {lease["site"] for lease in bill_of(here, "r")["leases"]} == {"mine"}
+    assert house.spent() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("run", "--market", "english", "--sites", "own.toml"), "--market: no site holds"),
+        (("simulate", "--market", "dutch", "--sites", "far.toml"), "simulated time has no auct"),
+        (("run", "--agreement", "a", "--sites", "own.toml"), "--agreement: there are 0 sites"),
+        (("run", "--agreement", "a@b", "--sites", "far.toml"), '"b" is no site with kind'),
+        (("run", "--give-back", "--sites", "far.toml"), "--give-back: goes with --agreement"),
+        (("simulate", "--agreement", "a", "--sites", "far.toml"), "--agreement: "),
+        (("run", "--sites", "both.toml"), "agreement: is bought already"),
+        (("run", "--sites", "auction.toml"), "market: an owner in this file holds no auctions"),
+        (
+            ("run", "--market", "share", "--strategy", "cost", "--sites", "far.toml"),
+            "its processors come as a whole",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(
+    here: Folder, words: tuple[str, ...], complaint: str
+) -> None:
+    far = '[site.far]\nkind = "remote"\nurl = "http://127.0.0.1:1"\nprocessors = 1\n'
+    far += 'patience = "1s"\nunit_price = 1\n'
+    here.write("far.toml", far)
+    here.write("both.toml", far + 'market = "tender"\nagreement = "a"\n')
+    here.write("own.toml", "[site.own]\nunit_price = 1\n")
+    here.write("auction.toml", '[site.own]\nunit_price = 1\nmarket = "english"\n')
+    refused = here.bursar(words[0], "c.toml", *words[1:], status=2)
+    assert complaint in refused.stderr

@@ -301,7 +301,7 @@ class CampaignTrader:
             negotiate(
                 self._manager,
                 deal,
-                rules.market,
+                rules.negotiated,
                 [site.name],
                 template,
                 TradeLimits(most=most, patience=rules.patience),

@@ -16,7 +16,7 @@ from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.trade_manager import OwnerAnswer, TradeLimits, TradeManager, next_best
 from bursar.market.trade_messages import MessageExchange, TradeMessage
 from bursar.model.money import Micros
-from bursar.model.site import BuyingProtocol
+from bursar.model.site import BuyingProtocol, NegotiatedMarket
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ Negotiation = Generator[TradeStep, frozenset[str], TradeResult]
 def negotiate(
     manager: TradeManager,
     deal: str,
-    protocol: BuyingProtocol,
+    protocol: NegotiatedMarket,
     owners: Sequence[str],
     template: DealTemplate,
     limits: TradeLimits,

@@ -32,7 +32,7 @@ from bursar.market.trade_messages import (
     TradeMessage,
 )
 from bursar.model.errors import InputError, SiteError
-from bursar.model.site import BuyingProtocol
+from bursar.model.site import AUCTIONS, NegotiatedMarket
 from bursar.remote.access import Access
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.connection import PATIENCE, Notice
@@ -183,7 +183,7 @@ class ServiceTrader(Generic[PartnerT]):
 
     async def negotiate(
         self,
-        protocol: BuyingProtocol,
+        protocol: NegotiatedMarket,
         template: DealTemplate,
         limits: TradeLimits,
         *,
@@ -302,6 +302,41 @@ class BidOutcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+def result_of(lot: LotInfo, outcome: BidOutcome) -> TradeResult:
+    """Return what came of bidding in an auction in the form of a negotiation's result."""
+    agreement = outcome.agreement
+    answer = OwnerAnswer(
+        owner=outcome.owner,
+        state="refused" if agreement is None else "agreed",
+        currency=lot.currency,
+        price=None if agreement is None else agreement.terms.amount,
+        first=None if agreement is None else agreement.terms.amount,
+        ours=outcome.value if outcome.bids else None,
+        start=lot.start,
+        reason="" if agreement is not None else outcome.reason or "others bid more",
+        agreement="" if agreement is None else agreement.id,
+    )
+    return TradeResult(
+        protocol=next(rule for rule in AUCTIONS if rule == lot.rule),
+        template=lot_template(lot),
+        limit=outcome.value,
+        answers=(answer,),
+        agreement=agreement,
+        deal=lot.id,
+    )
+
+
+def lot_template(lot: LotInfo) -> DealTemplate:
+    """Return the processors and the time of an auction's lot."""
+    return DealTemplate(
+        processors=lot.processors,
+        seconds=lot.seconds,
+        earliest=lot.start,
+        latest=lot.start + lot.seconds,
+        currency=lot.currency,
+    )
+
+
 async def bid_at(
     service: TradingService,
     lot: LotInfo,
@@ -332,13 +367,7 @@ async def bid_at(
     """
     manager = TradeManager(BUYER)
     deal, owner = lot.id, service.name
-    wanted = DealTemplate(
-        processors=lot.processors,
-        seconds=lot.seconds,
-        earliest=lot.start,
-        latest=lot.start + lot.seconds,
-        currency=lot.currency,
-    )
+    wanted = lot_template(lot)
     if lot.state == "announced":
         await asyncio.sleep(max(0.0, lot.opens - clock()))
         await _opened(service, deal, poll)

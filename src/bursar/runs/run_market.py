@@ -1,6 +1,7 @@
 """Agreements on the allocations of a run: with one owner, or with the lowest bidder of several."""
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,11 +13,11 @@ from bursar.market.purchasing import DealRecord, TradeResult
 from bursar.market.trade_manager import TradeLimits
 from bursar.market.trade_messages import TradeMessage
 from bursar.model.allocation import Allocation
-from bursar.model.errors import SiteError
+from bursar.model.errors import InputError, SiteError
 from bursar.model.money import rental_charge
 from bursar.model.site import SiteFacts
 from bursar.remote.service_trading import ServiceTrader, TradePartner, as_buyer_knows
-from bursar.sites.protocol import BiddingSite, Site
+from bursar.sites.protocol import BiddingSite, LotSite, Site
 
 SetAside = Callable[[Allocation], Awaitable[None]]
 """Sets aside, durably, the most that an allocation may cost at its site."""
@@ -219,6 +220,40 @@ class RunMarket:
         terms = agreement.terms
         made = replace(at(winner), unit_price=terms.unit_price, fixed_price=terms.fixed_price)
         return made, None
+
+
+def prepare_lots(sites: Mapping[str, Site], policy: str, deadline: float | None) -> None:
+    """
+    Tell sites whose processors come in lots until when lots are of use to a run that begins now.
+
+    Parameters
+    ----------
+    policy
+        Kind of the policy that brings processors to the tasks.
+    deadline
+        Seconds from now; None: none.
+
+    Raises
+    ------
+    InputError
+        When the policy buys processors job by job, of a site that sells them in lots only, or
+        counts on winning an auction.
+    """
+    for name, site in sites.items():
+        if not isinstance(site, LotSite):
+            continue
+        if policy in ("economy", "matched"):
+            raise InputError(
+                "its processors come as a whole, and a strategy or the broker buys job by job: "
+                "expected a plan or a pool",
+                where=f"site.{name}",
+            )
+        if policy != "pool" and site.facts.buying.auction is not None:
+            raise InputError(
+                "a plan cannot count on winning an auction: expected --provisioning dynamic",
+                where=f"site.{name}.market",
+            )
+        site.until = time.time() + (math.inf if deadline is None else deadline)
 
 
 def _seconds(wanted: Allocation) -> float:

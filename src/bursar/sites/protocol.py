@@ -133,6 +133,18 @@ class NegotiatingSite(Protocol):
 
 
 @runtime_checkable
+class LotSite(Protocol):
+    """A site whose processors come in lots, each as a whole."""
+
+    until: float
+    """When lots are of no use any more, seconds since the epoch."""
+
+    @property
+    def facts(self) -> SiteFacts:
+        """Facts of the site, with the rules by which it is bought from."""
+
+
+@runtime_checkable
 class BiddingSite(Protocol):
     """A site whose owner, another program, can be called for bids together with other owners."""
 

@@ -166,7 +166,7 @@ class ServicePurchaser:
 
         trader = ServiceTrader([self.partner(pilot.site)], on_binding=bind)
         result = await trader.negotiate(
-            rules.market, template, TradeLimits(most=most, patience=rules.patience)
+            rules.negotiated, template, TradeLimits(most=most, patience=rules.patience)
         )
         on_deal(DealRecord(site=pilot.site, result=result, lease=pilot.name))
         if result.agreement is not None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from bursar.sites.remote.agreement_purchase import (
     metered,
     most_held,
 )
-from bursar.sites.remote.deals import RemoteDeals
+from bursar.sites.remote.deals import RemoteDeals, RemoteLot
 from bursar.sites.remote.held import HeldInstance, InstanceCheck
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 from bursar.sites.remote.remote_files import InstanceFileIndex
@@ -135,6 +135,24 @@ class RemoteLeases:
         self._deals.on_deal = listener
 
     @property
+    def lot_of(self) -> Callable[[str], RemoteLot | None]:
+        """Returns the lot that a pilot is to have; see :class:`RemoteDeals`."""
+        return self._deals.lot_of
+
+    @lot_of.setter
+    def lot_of(self, find: Callable[[str], RemoteLot | None]) -> None:
+        self._deals.lot_of = find
+
+    @property
+    def has_pilots(self) -> bool:
+        """Whether a pilot has, or is about to have, processors there."""
+        return any(not entry.life.allocation.is_over for entry in self._lives.values())
+
+    def is_used_by_another(self, agreement: str, pilot: str) -> bool:
+        """Whether another pilot of the run has, or had, an agreement."""
+        return self._record.is_used_by_another(agreement, pilot)
+
+    @property
     def pilots(self) -> int:
         """Number of pilots that hold processors."""
         return len(self._held())
@@ -166,7 +184,7 @@ class RemoteLeases:
         if not fresh:
             return
         info = await self._refresh()
-        if not sells(info):
+        if not sells(info) and self.lot_of(fresh[0].name) is None:
             return
         now = time.time()
         # While a purchase is under way, clear_up must not take it for something left behind.
@@ -229,11 +247,15 @@ class RemoteLeases:
             info = await self._refresh()
             if info.draining:
                 raise SiteError(f"{name}: takes nothing more", transient=True)
-            if entry.bought is None and sells(info):
+            is_lot = self.lot_of(pilot.name) is not None
+            if entry.bought is None and (sells(info) or is_lot):
                 entry.bought = await self._deals.buy(pilot, info, self._seconds_of(pilot))
             elif entry.bought is None:
                 check_shared_price(name, pilot, info, self._published.unit_price)
             bought = entry.bought
+            asked = pilot.processors
+            if bought is not None and bought.terms.processors < asked:
+                pilot = replace(pilot, processors=bought.terms.processors)  # a share of a lot
             handle = await self._instance(pilot, bought)
             seconds, early = (None, 0.0) if bought is None else await self._ready(bought)
             session = await self._session(handle, info)
@@ -248,7 +270,7 @@ class RemoteLeases:
             held.early = early
             # The guard may refuse for want of money; nothing has been sent to the service's workers
             # yet.
-            begin(None, _shorter(seconds, pilot))
+            begin(pilot.processors if pilot.processors < asked else None, _shorter(seconds, pilot))
             entry.life.grant(time.time(), None, seconds)
             held.open(endpoint)
             entry.held = held
@@ -301,7 +323,10 @@ class RemoteLeases:
             if info.state not in ("signed", "running"):
                 raise SiteError(f"{self._published.name}: the agreement is {info.state}")
             if info.begun is not None and info.ready >= info.processors:
-                return info.start + info.seconds - info.begun - gap, early
+                left = info.start + info.seconds - info.begun - gap
+                # One that was made by hand may have begun long ago.
+                passed = info.start + info.seconds - time.time()
+                return min(left, passed) if self.lot_of(bought.pilot) else left, early
             await asyncio.sleep(pause)
             pause = min(2 * pause, _READY_SLOWEST)
 
@@ -436,7 +461,7 @@ class RemoteLeases:
             try:
                 await self.clear_up()
                 bought = self._record.last_of(lease.id)
-                if bought is None:
+                if bought is None or bought.is_kept:
                     return None
                 info = await self._contact.ask(self._contact.client.agreement(bought.agreement))
                 if info.state not in ("signed", "running"):
