@@ -295,7 +295,13 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seller]:
         yield Seller("house", service, authority.trusted)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        rule if rule in ("english", "vickrey") else pytest.param(rule, marks=pytest.mark.long)
+        for rule in RULES
+    ],
+)
 def test_a_run_buys_in_the_auctions_of_a_service(here: Folder, house: Seller, rule: str) -> None:
     """What was won is used, paid by the service's charge, and told by ``why``."""
     before = house.spent()
