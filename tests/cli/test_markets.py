@@ -94,6 +94,33 @@ def test_processors_are_bought_by_the_market_of_their_site(
     assert "next best: none" in shown
 
 
+@pytest.mark.parametrize("command", ["run", "simulate"])
+def test_a_pool_awards_a_request_to_the_lowest_bidder(here: Folder, command: str) -> None:
+    """The site that the pool asks first is undercut by one whose price falls with the amount."""
+    here.write("two.toml", CAMPAIGN.replace("[1, 2, 3, 4, 5, 6]", "[1, 2]"))
+    here.write(
+        "bulk.toml",
+        '[site.plain]\nprocessors = 2\nunit_price = "3600 SU/core-hour"\nmarket = "tender"\n'
+        '[site.bulk]\nprocessors = 2\nunit_price = "3700 SU/core-hour"\nmarket = "tender"\n'
+        '[[site.bulk.price]]\nkind = "bulk"\nsteps = [["62 core-seconds", 0.5]]\n'
+        "[site.slow]\nspeed = 0.5\nunit_price = 1\n"
+        'market = "tender"\nprocessors = 2\n',
+    )
+    words = ("two.toml", "--sites", "bulk.toml", "--name", "r", "--provisioning", "dynamic")
+    here.bursar(command, *words)
+    placed = here.json("why", "r", "c-0")["placed"]
+    (deal,) = (deal for one in placed for deal in one["deals"])
+    answers = {a["owner"]: (a["state"], a["price"]) for a in deal["answers"]}
+    assert set(answers) == {"plain", "bulk"}  # a slower site is no substitute
+    whole = deal["processors"] * deal["seconds"]
+    bids = {"plain": whole * 1e6, "bulk": whole * 3700 / 3600 * (0.5 if whole >= 62 else 1) * 1e6}
+    assert {owner: price for owner, (_, price) in answers.items()} == pytest.approx(bids, abs=2)
+    assert deal["site"] == min(bids, key=bids.__getitem__)
+    assert deal["next_best"] == max(bids, key=bids.__getitem__)
+    bill = json.loads((here.path / "runs" / "r" / "bill.json").read_text())
+    assert {lease["site"] for lease in bill["leases"]} == {deal["site"]}
+
+
 def test_the_market_of_the_command_line_is_that_of_all_sites(here: Folder) -> None:
     """A site without a market of its own gets one, and a posted price is asked for as ever."""
     here.write("plain.toml", '[site.here]\nprocessors = 1\nunit_price = "3600 SU/core-hour"\n')

@@ -62,7 +62,7 @@ class Guard:
         held: tuple[float, float] | None,
         at: float,
         by: str,
-        unit_price: float | None,
+        **prices: float | None,
     ) -> Lease:
         self.paid.append((name, held, at, by))
         return self.leases.pop(name)

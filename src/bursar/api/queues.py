@@ -188,9 +188,9 @@ async def _ask(facts: SiteFacts, what: Callable[[Any], T]) -> T | SiteError:
             # Each kind of site where it is wanted: most campaigns run on this machine alone, and
             # to load all kinds takes a tenth of a second.
             if facts.remote is not None:
-                from bursar.sites.remote.remote_site import RemoteSite
+                from bursar.sites.remote.lot_site import service_site
 
-                service = RemoteSite(facts, run="ask", folder=Path(folder))
+                service = service_site(facts, run="ask", folder=Path(folder))
                 async with service.in_touch():
                     await service.refresh()
                     return what(service)

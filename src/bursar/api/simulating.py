@@ -76,6 +76,24 @@ class Simulation:
         return f"<Simulation: {done} of {tasks} succeeded in {self.makespan} s, {self.cost}>"
 
 
+def _checked(sites: Sequence[SiteFacts]) -> Sequence[SiteFacts]:
+    """Return sites none of which needs what simulated time does not have."""
+    for site in sites:
+        if site.buying.auction is not None:
+            raise InputError(
+                "simulated time has no auctions: who else would bid, and how much, is not known",
+                where=f"site.{site.name}.market",
+                hint="simulate with --market posted, at the price up to which would be bid",
+            )
+        if site.buying.agreement:
+            raise InputError(
+                "an agreement with a real service holds on no simulated clock",
+                where=f"site.{site.name}.agreement",
+                hint="leave it out, and state its price as fixed_price",
+            )
+    return sites
+
+
 def simulate(
     campaign: Campaign | str | Path,
     sites: Sites = None,
@@ -153,7 +171,7 @@ def simulate(
         processors=processors,
     )
     # Decided on the real sites, as for a run; from here on they are simulated.
-    decision = choose_policy(campaign, resolve_sites(sites), wanted)
+    decision = choose_policy(campaign, _checked(resolve_sites(sites)), wanted)
     policy, campaign = decision.policy, decision.campaign
     payer = payer_of(campaign, None, None)
     if payer is not None:

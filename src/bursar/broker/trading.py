@@ -18,7 +18,7 @@ from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.pricing import OwnerState, lead_times, next_change, unit_price
 from bursar.market.purchasing import TRADE, DealRecord, TradeResult, carry_out, negotiate
 from bursar.market.trade_manager import TradeLimits, TradeManager
-from bursar.market.trade_messages import MessageExchange
+from bursar.market.trade_messages import MessageExchange, TradeMessage
 from bursar.market.trade_server import BargainingRules, TradeServer
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
@@ -301,7 +301,7 @@ class CampaignTrader:
             negotiate(
                 self._manager,
                 deal,
-                rules.market,
+                rules.negotiated,
                 [site.name],
                 template,
                 TradeLimits(most=most, patience=rules.patience),
@@ -375,6 +375,33 @@ class CampaignTrader:
         self._by_allocation[allocation.name] = site.name, result.agreement.id
         terms = result.agreement.terms
         return replace(allocation, unit_price=terms.unit_price, fixed_price=terms.fixed_price)
+
+    # One message at a time, where several owners are called for bids together.
+
+    @property
+    def customer(self) -> str:
+        """Name of the buyer in the owners' deals."""
+        return self._manager.name
+
+    def sells(self, site: str) -> bool:
+        """Whether a site's owner sells whole allocations here, and is no other Bursar."""
+        return site in self._servers and self._sites[site].remote is None
+
+    def answer(self, site: str, message: TradeMessage, now: float) -> list[TradeMessage]:
+        """Deliver a buyer's message to an owner at a time since the epoch; return the answers."""
+        server = self._servers[site]
+        # A sale of its own for each message: other runs may buy between a bid and its award, and
+        # the owner then refuses the award.
+        with self._speaking(site, server):
+            return list(server.deliver(message, now))
+
+    def sold(self, allocation: str, site: str, agreement: str) -> None:
+        """Note the agreement for an allocation that was negotiated message by message."""
+        self._by_allocation[allocation] = site, agreement
+
+    def forget(self, site: str, deal: str) -> None:
+        """Drop a finished conversation with an owner."""
+        self._servers[site].forget(deal)
 
     def released(self, allocation: str) -> None:
         """Tell an owner that an allocation's processors are free again; repeats do nothing."""

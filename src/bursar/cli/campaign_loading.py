@@ -10,7 +10,7 @@ from bursar.cli.campaign_options import CampaignOptions
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.matching import Brokering
-from bursar.model.site import BuyingProtocol, SiteFacts, with_market
+from bursar.model.site import AUCTIONS, BuyingProtocol, SiteFacts, with_market
 
 T = TypeVar("T")
 
@@ -54,6 +54,7 @@ def load_asked(path: Path, options: "CampaignOptions") -> AskedCampaign:
         size_scale=options.size_scale,
     )
     sites = load_sites(options.sites, options.market)
+    sites = with_agreement(sites, options.agreement, gives_back=options.give_back)
     broker = brokering(
         choice=options.choice,
         alpha=options.alpha,
@@ -136,10 +137,62 @@ def load_sites(path: Path | None, market: BuyingProtocol | None = None) -> tuple
         found = read_counted_sites(path)
     if market is None:
         return found
+    if market in AUCTIONS and not any(site.remote is not None for site in found):
+        raise InputError(
+            f'no site holds {market} auctions: expected one with kind = "remote"', where="--market"
+        )
     try:
         return tuple(with_market(site, market) for site in found)
     except ValueError as error:
         raise InputError(str(error), where="--market") from None
+
+
+def with_agreement(
+    sites: tuple[SiteFacts, ...], stated: str | None, *, gives_back: bool
+) -> tuple[SiteFacts, ...]:
+    """
+    Return the sites, one of which is used by an agreement.
+
+    Parameters
+    ----------
+    stated
+        ``ID`` or ``ID@SITE``, as typed; None: no agreement is used.
+    gives_back
+        Whether the run gives the agreement back at the end.
+
+    Raises
+    ------
+    InputError
+        When it is not clear which site is meant.
+    """
+    if stated is None:
+        if gives_back:
+            raise InputError("goes with --agreement only", where="--give-back")
+        return sites
+    agreement, _, name = stated.partition("@")
+    remote = [site.name for site in sites if site.remote is not None]
+    if not agreement:
+        raise InputError("expected ID or ID@SITE", where="--agreement")
+    if not name and len(remote) != 1:
+        kinds = f'{len(remote)} sites with kind = "remote"'
+        raise InputError(f"there are {kinds}: expected ID@SITE", where="--agreement")
+    name = name or remote[0]
+    if name not in remote:
+        raise InputError(f'"{name}" is no site with kind = "remote"', where="--agreement")
+
+    def used(site: SiteFacts) -> SiteFacts:
+        if site.name != name:
+            return site
+        buying = replace(
+            site.buying,
+            market="posted",
+            reserve_price=None,
+            agreement=agreement,
+            gives_back=gives_back,
+        )
+        return replace(site, buying=buying)
+
+    return tuple(used(site) for site in sites)
 
 
 def brokering(

@@ -53,6 +53,25 @@ class CampaignOptions:
     campaign: Annotated[Path | None, *CampaignPath.__metadata__] = None
     sites: SitesPath = None
     market: MarketOption = None
+    agreement: Annotated[
+        str | None,
+        typer.Option(
+            "--agreement",
+            metavar="ID[@SITE]",
+            help="Use an agreement that was made before with another Bursar, and buy nothing else "
+            "there. SITE may be left out where the sites file has one other Bursar.",
+            rich_help_panel=PURCHASE,
+        ),
+    ] = None
+    give_back: Annotated[
+        bool,
+        typer.Option(
+            "--give-back",
+            help="Give the agreement of --agreement back when the run has ended. Default: it goes "
+            "on to its end.",
+            rich_help_panel=PURCHASE,
+        ),
+    ] = False
     deadline: Deadline = None
     budget: Budget = None
     trade_off: TradeOff = None
@@ -230,6 +249,8 @@ REFUSED_BY_SIMULATE: Mapping[str, str] = {
     "--book": "a simulation charges nobody",
     "--oversubscribe": "simulated sites are idle: no other run holds their processors",
     "--detach": "a simulation goes to its end at once, so that nothing is left to detach",
+    "--agreement": "an agreement with a real service holds on no simulated clock",
+    "--give-back": "goes with --agreement",
 }
 """Options of the record that make no sense in simulated time, and why."""
 

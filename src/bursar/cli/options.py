@@ -44,7 +44,8 @@ MarketOption = Annotated[
     typer.Option(
         "--market",
         help="How processors are bought at all sites whose owners sell: at the posted price, by "
-        "bargaining, or by tender. Default: as the sites file says of each.",
+        "bargaining, by tender, or in the auctions that other Bursars hold. Default: as the sites "
+        "file says of each.",
         show_default=False,
         rich_help_panel=PURCHASE,
     ),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bursar.market.purchasing import TradeResult
     from bursar.market.trade_manager import TradeLimits
     from bursar.model.money import Pricing
-    from bursar.model.site import BuyingProtocol
+    from bursar.model.site import NegotiatedMarket
     from bursar.remote.access import Access
     from bursar.remote.async_client import AsyncServiceClient
     from bursar.remote.messages import AgreementInfo
@@ -277,7 +277,7 @@ def _limits(
 
 
 def _trade(
-    protocol: "BuyingProtocol",
+    protocol: "NegotiatedMarket",
     lot: _Lot,
     stated: "tuple[TradeLimits, str | None]",
     accesses: "Sequence[Access]",

@@ -35,6 +35,7 @@ from bursar.model.errors import InputError, errors_within
 from bursar.model.money import Pricing
 from bursar.model.provisioning import Acquisition, AcquisitionPolicy, Release
 from bursar.model.site import (
+    AUCTIONS,
     FLOOR,
     TRADE_PATIENCE,
     BackgroundLoad,
@@ -256,16 +257,23 @@ class LeasedSiteTable(SiteTable, frozen=True):
     market: Annotated[
         BuyingProtocol,
         Meta(
-            description="How its processors are bought: at the posted price, by bargaining, or by "
-            "a call for tenders."
+            description="How its processors are bought: at the posted price, by bargaining, by a "
+            "call for tenders, or in the auctions that another Bursar holds."
         ),
     ] = "posted"
     reserve_price: Annotated[
         Price | None,
-        Meta(description="Highest price that is paid in bargaining; default: the posted price."),
+        Meta(
+            description="Highest price that is paid in bargaining, or bid in auctions; default: "
+            "the posted price."
+        ),
     ] = None
     market_patience: Annotated[
-        Duration, Meta(description="How long a purchase is negotiated; 30 s.")
+        Duration,
+        Meta(
+            description="How long a purchase is negotiated, and how soon an auction must close to "
+            "be waited for; 30 s."
+        ),
     ] = TRADE_PATIENCE
     floor: Annotated[
         Share | None,
@@ -277,8 +285,16 @@ class LeasedSiteTable(SiteTable, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reserve_price is not None and self.market != "bargain":
-            raise InputError('goes with market = "bargain" only', where="reserve_price")
+        if self.reserve_price is not None and self.market in ("posted", "tender"):
+            raise InputError(
+                'goes with market = "bargain" or an auction only', where="reserve_price"
+            )
+        if self.market in AUCTIONS and self.site_kind != "remote":
+            raise InputError(
+                "an owner in this file holds no auctions, as nobody else would bid: expected "
+                'kind = "remote"',
+                where="market",
+            )
         if not self.market_patience:
             raise InputError("must be positive", where="market_patience")
         if self.site_kind == "remote" and self.floor is not None:

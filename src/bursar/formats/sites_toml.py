@@ -15,6 +15,7 @@ from bursar.formats.cloud_table import CloudSiteTable
 from bursar.formats.decoding import TomlTable, decode, file_schema
 from bursar.formats.exchange import ExchangeTable
 from bursar.formats.file_text import joined, read_toml
+from bursar.formats.offer_tables import SlotPrices
 from bursar.formats.quantities import Bandwidth, Duration, Schema
 from bursar.formats.site_tables import (
     AdvertisedSiteTable,
@@ -255,9 +256,24 @@ class RemoteSiteTable(TlsSiteTable, frozen=True, tag="remote", kw_only=True):
             'or as "pickle", by which it can.'
         ),
     ] = "data"
+    agreement: Annotated[
+        Text | None,
+        Meta(
+            description="Id of an agreement that was made there before: runs have its processors, "
+            "and buy nothing else there."
+        ),
+    ] = None
+    give_back: Annotated[
+        bool,
+        Meta(description="Whether a run that has ended gives the agreement back before its end."),
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.agreement is not None and self.market != "posted":
+            raise InputError("is bought already, so that no market is asked", where="agreement")
+        if self.give_back and self.agreement is None:
+            raise InputError("goes with an agreement only", where="give_back")
         if not _URL.fullmatch(self.url):
             raise InputError(self.needed["url"], where="url")
         tls = ("ca", "certificate", "key", "fingerprint", "seal")
@@ -285,6 +301,13 @@ class RemoteSiteTable(TlsSiteTable, frozen=True, tag="remote", kw_only=True):
             **paths,
         )
         return {"processors": self.processors, "remote": endpoint}
+
+    def own_facts(
+        self, name: str, prices: SlotPrices, folder: Path
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        own, currencies = super().own_facts(name, prices, folder)
+        buying = replace(own["buying"], agreement=self.agreement or "", gives_back=self.give_back)
+        return {**own, "buying": buying}, currencies
 
 
 AnySiteTable = (

@@ -47,6 +47,9 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     credit
         Price of its processors that other runs had and paid for, micro-units. Less than 0 by a
         little where the lease was a little longer than by the run's own clock.
+    charged
+        What its provider charged for it in all, micro-units; None: what its time and its prices
+        come to.
     """
 
     id: str
@@ -62,6 +65,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unwatched: float = 0.0
     settled_by: SettledBy = ""
     credit: Micros = 0
+    charged: Micros | None = None
 
     @property
     def is_priced(self) -> bool:

@@ -66,6 +66,8 @@ class LeaseExposure(msgspec.Struct, eq=False):
         lease = self.lease
         if lease.asked or moment < lease.start:
             return 0
+        if lease.charged is not None:
+            return lease.charged
         if lease.until is not None:
             moment = min(moment, lease.until)
         return lease.rectangle(moment - lease.start)
@@ -365,6 +367,9 @@ class LeaseCharges:
         now: float,
         settled_by: SettledBy = "record",
         unit_price: float | None = None,
+        *,
+        fixed_price: float | None = None,
+        charged: Micros | None = None,
     ) -> Lease:
         """
         Settle a returned lease by the time that the provider reports.
@@ -380,8 +385,12 @@ class LeaseCharges:
             Moment of the movements of money.
         settled_by
             Source of ``held``: the provider's record, or a bound where there is none.
-        unit_price
-            Price by the provider's record, currency units per processor-second; None: as agreed.
+        unit_price, fixed_price
+            Prices by the provider's record, currency units per processor-second and for the whole
+            lease; None: those of the lease.
+        charged
+            What the provider charged in all, micro-units; None: what time and prices come to. Only
+            for a lease whose price is known.
 
         Returns
         -------
@@ -391,14 +400,16 @@ class LeaseCharges:
         """
         entry = self._holds.unsettled.pop(lease)
         start, end = held if held is not None else (entry.lease.start, entry.lease.start)
-        price = entry.lease.unit_price if unit_price is None else unit_price
+        before = entry.lease
         entry.lease = replace(
             entry.lease,
             start=start,
             until=None,
             asked=held is None,
             settled_by=settled_by,
-            unit_price=price,
+            unit_price=before.unit_price if unit_price is None else unit_price,
+            fixed_price=before.fixed_price if fixed_price is None else fixed_price,
+            charged=charged if held is not None and before.is_priced else None,
         )
         return self._settle(entry, max(start, end), now)
 

@@ -16,7 +16,7 @@ from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.trade_manager import OwnerAnswer, TradeLimits, TradeManager, next_best
 from bursar.market.trade_messages import MessageExchange, TradeMessage
 from bursar.model.money import Micros
-from bursar.model.site import BuyingProtocol
+from bursar.model.site import BuyingProtocol, NegotiatedMarket
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class TradeResult(msgspec.Struct, frozen=True, kw_only=True):
         The agreement; None: there is none.
     unknown
         Owners who did not answer an acceptance: whether there is an agreement is not known.
+    deal
+        Name of the conversations; empty: not known.
     """
 
     protocol: BuyingProtocol
@@ -62,6 +64,7 @@ class TradeResult(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[OwnerAnswer, ...] = ()
     agreement: Agreement | None = None
     unknown: tuple[str, ...] = ()
+    deal: str = ""
 
     @property
     def amount(self) -> Micros | None:
@@ -88,7 +91,7 @@ Negotiation = Generator[TradeStep, frozenset[str], TradeResult]
 def negotiate(
     manager: TradeManager,
     deal: str,
-    protocol: BuyingProtocol,
+    protocol: NegotiatedMarket,
     owners: Sequence[str],
     template: DealTemplate,
     limits: TradeLimits,
@@ -134,6 +137,7 @@ def negotiate(
             answers=tuple(answers),
             agreement=agreements[0] if agreements else None,
             unknown=tuple(sorted(unknown & accepted)),
+            deal=deal,
         )
         yield from _withdrawn(buyer, deal)
         return result

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from bursar.model.cloud import CloudEndpoint
 from bursar.model.matching import Fact
@@ -89,8 +89,19 @@ class RemoteEndpoint:
 
 # How a buyer comes to a price with the owner of a site.
 
-BuyingProtocol = Literal["posted", "bargain", "tender"]
+NegotiatedMarket = Literal["posted", "bargain", "tender"]
 """The posted price, bargaining from offer to counter-offer, or a call for tenders."""
+
+AuctionRule = Literal["english", "dutch", "first-price", "vickrey", "share"]
+"""Rule of an auction that an owner holds."""
+
+BuyingProtocol = Literal[
+    "posted", "bargain", "tender", "english", "dutch", "first-price", "vickrey", "share"
+]
+"""How processors are bought: in a negotiation, or in the auctions of an owner."""
+
+AUCTIONS: tuple[AuctionRule, ...] = get_args(AuctionRule)
+"""Rules of auctions."""
 
 TRADE_PATIENCE = 30.0
 """Seconds for which a buyer negotiates, unless told otherwise."""
@@ -109,13 +120,18 @@ class BuyingRules:
     market
         How the price is found.
     reserve_price
-        Most that is paid in bargaining, currency units per processor-second; None: the posted
-        price.
+        Most that is paid in bargaining or bid in auctions, currency units per processor-second;
+        None: the posted price.
     patience
-        Seconds for which a purchase is negotiated. Positive.
+        Seconds for which a purchase is negotiated, or within which an auction must close. Positive.
     floor
         Share of the posted price down to which an owner inside a run bargains, 0 to 1; a service
         has a floor of its own.
+    agreement
+        Agreement with the site that was made before, of which alone a run has processors there;
+        empty: a run buys by itself.
+    gives_back
+        Whether a run gives that agreement back when the run has ended.
 
     Raises
     ------
@@ -127,6 +143,8 @@ class BuyingRules:
     reserve_price: float | None = None
     patience: float = TRADE_PATIENCE
     floor: float = FLOOR
+    agreement: str = ""
+    gives_back: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.patience < math.inf:
@@ -150,9 +168,23 @@ class BuyingRules:
         posted
             Posted price, currency units per processor-second.
         """
-        if self.market == "bargain" and self.reserve_price is not None:
+        if self.market not in ("posted", "tender") and self.reserve_price is not None:
             return min(posted, self.reserve_price)
         return posted
+
+    @property
+    def negotiated(self) -> NegotiatedMarket:
+        """How a price is found with an owner who holds no auctions."""
+        return (
+            "bargain"
+            if self.market == "bargain"
+            else ("tender" if self.market == "tender" else "posted")
+        )
+
+    @property
+    def auction(self) -> AuctionRule | None:
+        """Rule of the auctions in which processors are bought; None: they are not."""
+        return next((rule for rule in AUCTIONS if rule == self.market), None)
 
 
 # Facts of a site that offers processors.
@@ -372,7 +404,8 @@ def with_market(site: SiteFacts, market: BuyingProtocol) -> SiteFacts:
     """
     Return a site whose processors are bought in another way.
 
-    Sites that are known by their slots only, and those without a price, stay as they are.
+    Sites that are known by their slots only, and those without a price, stay as they are. So do
+    all but other Bursars where the market is an auction.
 
     Raises
     ------
@@ -381,7 +414,9 @@ def with_market(site: SiteFacts, market: BuyingProtocol) -> SiteFacts:
     """
     if site.remote is None and (site.unit_price is None or site.kind == "advertised"):
         return site
-    reserve = site.buying.reserve_price if market == "bargain" else None
+    if (site.remote is None and market in AUCTIONS) or site.buying.agreement:
+        return site
+    reserve = site.buying.reserve_price if market not in ("posted", "tender") else None
     buying = replace(site.buying, market=market, reserve_price=reserve)
     if site.remote is not None or not buying.negotiates:
         return replace(site, buying=buying)

@@ -318,3 +318,16 @@ class AllocationLife:
         moment = {"lost": now} if loss == "lost" else {"ended": now}
         self.allocation = replace(a, loss=loss, reason=reason, **moment)  # type: ignore[arg-type]
         return True
+
+
+class AllocationObserver:
+    """Observer of allocations, which does nothing; subclasses override the methods."""
+
+    def began(self, allocation: Allocation) -> None:
+        """Note that an allocation has processors with workers."""
+
+    def moved(self, allocation: Allocation) -> None:
+        """Note that another site serves a request than the one that was asked."""
+
+    def ended(self, allocation: Allocation, loss: AllocationLoss, reason: str) -> None:
+        """Note that an allocation is over or was never granted."""

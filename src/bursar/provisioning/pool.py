@@ -114,6 +114,13 @@ class PilotPool:
         if not ask.fits:  # what fits does not queue: it would tell nothing of what does
             self._memory.waits.asked(name, ask.site, ask.processors, ask.duration, now)
 
+    def moved(self, name: str, site: str, now: float) -> None:
+        """Record that another site serves a request than the one that was asked."""
+        # How long the first site would have let it wait is not known any more.
+        self._memory.waits.ended(name, now)
+        if name in self._memory.known:
+            self._memory.known[name].site = site
+
     def began(self, name: str, now: float) -> None:
         """Record that an allocation has received its processors."""
         self._memory.waits.began(name, now)

@@ -10,10 +10,10 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -32,12 +32,13 @@ from bursar.market.trade_messages import (
     TradeMessage,
 )
 from bursar.model.errors import InputError, SiteError
-from bursar.model.site import BuyingProtocol
+from bursar.model.site import AUCTIONS, NegotiatedMarket
 from bursar.remote.access import Access
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.connection import PATIENCE, Notice
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.market_messages import LotInfo
+from bursar.remote.messages import AgreementInfo
 
 BUYER = "buyer"
 """Name of the buyer in negotiations, before it is translated to a user of each service."""
@@ -46,6 +47,31 @@ _BINDING = (Accept, Offer, CounterOffer, FinalOffer)
 """Messages that the other side can answer with an agreement."""
 
 M = TypeVar("M", bound=TradeMessage)
+
+
+class TradePartner(Protocol):
+    """An owner that answers a buyer's messages."""
+
+    @property
+    def name(self) -> str:
+        """Name by which the buyer calls the owner."""
+
+    @property
+    def currency(self) -> str:
+        """Currency of the owner's prices."""
+
+    async def send(self, message: TradeMessage) -> list[TradeMessage]:
+        """
+        Send a message of :data:`BUYER`; return the answers, addressed as the buyer knows them.
+
+        Raises
+        ------
+        RemoteProblem, SiteError
+            When the owner does not answer.
+        """
+
+
+PartnerT = TypeVar("PartnerT", bound=TradePartner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,40 +115,54 @@ class TradingService:
         return [self._translated(answer) for answer in told]
 
     def _translated(self, answer: M) -> M:
-        renamed = msgspec.structs.replace(answer, sender=self.name, to=BUYER)
-        if isinstance(renamed, Confirm) and self._is_ours(renamed.agreement):
-            agreement = msgspec.structs.replace(renamed.agreement, owner=self.name, customer=BUYER)
-            return msgspec.structs.replace(renamed, agreement=agreement)
-        return renamed
-
-    def _is_ours(self, agreement: Agreement) -> bool:
-        # Anything else stays as it is, and is refused as an agreement of other parties.
-        return (agreement.owner, agreement.customer) == (self.owner, self.customer)
+        return as_buyer_knows(answer, self.name, (self.owner, self.customer))
 
 
-class ServiceTrader:
+def as_buyer_knows(answer: M, name: str, parties: tuple[str, str]) -> M:
     """
-    Negotiates for one buyer with one service or several.
+    Return an owner's answer with the names by which the buyer knows both sides.
+
+    Parameters
+    ----------
+    name
+        Name by which the buyer calls the owner.
+    parties
+        Names of owner and customer in the owner's deals.
+    """
+    renamed = msgspec.structs.replace(answer, sender=name, to=BUYER)
+    # Anything else stays as it is, and is refused as an agreement of other parties.
+    if isinstance(renamed, Confirm) and parties == (
+        renamed.agreement.owner,
+        renamed.agreement.customer,
+    ):
+        agreement = msgspec.structs.replace(renamed.agreement, owner=name, customer=BUYER)
+        return msgspec.structs.replace(renamed, agreement=agreement)
+    return renamed
+
+
+class ServiceTrader(Generic[PartnerT]):
+    """
+    Negotiates for one buyer with one owner or several.
 
     Parameters
     ----------
     services
-        Services to ask.
+        Owners to ask.
     failed
         Reason for each service that could not be asked, by name.
     on_binding
-        Called with the name of a deal before the first message is sent that may end in an
-        agreement.
+        Awaited with the name of a deal and of an owner before the first message is sent to this
+        owner that may end in an agreement; None: nobody is told.
     clock
         Seconds since the epoch.
     """
 
     def __init__(
         self,
-        services: Iterable[TradingService],
+        services: Iterable[PartnerT],
         failed: Mapping[str, str] | None = None,
         *,
-        on_binding: Callable[[str], None] = lambda deal: None,
+        on_binding: Callable[[str, str], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._services = {service.name: service for service in services}
@@ -132,18 +172,18 @@ class ServiceTrader:
         self._manager = TradeManager(BUYER)
 
     @property
-    def services(self) -> tuple[TradingService, ...]:
-        """Services that can be asked."""
+    def services(self) -> tuple[PartnerT, ...]:
+        """Owners that can be asked."""
         return tuple(self._services.values())
 
     @property
     def currency(self) -> str:
-        """Currency of the first service."""
+        """Currency of the first owner."""
         return next((service.currency for service in self._services.values()), "SU")
 
     async def negotiate(
         self,
-        protocol: BuyingProtocol,
+        protocol: NegotiatedMarket,
         template: DealTemplate,
         limits: TradeLimits,
         *,
@@ -166,7 +206,7 @@ class ServiceTrader:
             buy=buy,
         )
         failed: dict[str, str] = {}
-        bound = _Once(lambda: self._on_binding(deal))
+        bound: set[str] = set()
         try:
             step = next(negotiation)
             while True:
@@ -183,7 +223,7 @@ class ServiceTrader:
             negotiation.close()
 
     async def _exchange(
-        self, messages: Iterable[TradeMessage], failed: dict[str, str], bound: "_Once"
+        self, messages: Iterable[TradeMessage], failed: dict[str, str], bound: set[str]
     ) -> set[str]:
         """
         Send messages, and answer the replies until no side has more to say.
@@ -211,14 +251,16 @@ class ServiceTrader:
         return silent
 
     async def _send(
-        self, owner: str, messages: Iterable[TradeMessage], failed: dict[str, str], bound: "_Once"
+        self, owner: str, messages: Iterable[TradeMessage], failed: dict[str, str], bound: set[str]
     ) -> list[TradeMessage] | None:
         """Send messages to one service; return its answers, None when it does not answer."""
         answers: list[TradeMessage] = []
         try:
             for message in messages:
-                if isinstance(message, _BINDING):
-                    bound.call()
+                if isinstance(message, _BINDING) and owner not in bound:
+                    bound.add(owner)
+                    if self._on_binding is not None:
+                        await self._on_binding(message.deal, owner)
                 answers += await self._services[owner].send(message)
         except (RemoteProblem, SiteError) as error:
             failed[owner] = _plain(str(error), owner)
@@ -260,6 +302,41 @@ class BidOutcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+def result_of(lot: LotInfo, outcome: BidOutcome) -> TradeResult:
+    """Return what came of bidding in an auction in the form of a negotiation's result."""
+    agreement = outcome.agreement
+    answer = OwnerAnswer(
+        owner=outcome.owner,
+        state="refused" if agreement is None else "agreed",
+        currency=lot.currency,
+        price=None if agreement is None else agreement.terms.amount,
+        first=None if agreement is None else agreement.terms.amount,
+        ours=outcome.value if outcome.bids else None,
+        start=lot.start,
+        reason="" if agreement is not None else outcome.reason or "others bid more",
+        agreement="" if agreement is None else agreement.id,
+    )
+    return TradeResult(
+        protocol=next(rule for rule in AUCTIONS if rule == lot.rule),
+        template=lot_template(lot),
+        limit=outcome.value,
+        answers=(answer,),
+        agreement=agreement,
+        deal=lot.id,
+    )
+
+
+def lot_template(lot: LotInfo) -> DealTemplate:
+    """Return the processors and the time of an auction's lot."""
+    return DealTemplate(
+        processors=lot.processors,
+        seconds=lot.seconds,
+        earliest=lot.start,
+        latest=lot.start + lot.seconds,
+        currency=lot.currency,
+    )
+
+
 async def bid_at(
     service: TradingService,
     lot: LotInfo,
@@ -290,13 +367,7 @@ async def bid_at(
     """
     manager = TradeManager(BUYER)
     deal, owner = lot.id, service.name
-    wanted = DealTemplate(
-        processors=lot.processors,
-        seconds=lot.seconds,
-        earliest=lot.start,
-        latest=lot.start + lot.seconds,
-        currency=lot.currency,
-    )
+    wanted = lot_template(lot)
     if lot.state == "announced":
         await asyncio.sleep(max(0.0, lot.opens - clock()))
         await _opened(service, deal, poll)
@@ -349,7 +420,15 @@ async def _interrupted(service: TradingService, deal: str, value: int, bids: int
     if not found:
         return msgspec.structs.replace(lost, reason="the auction was broken off")
     (info,) = found
-    terms = Terms(
+    made = Agreement(
+        id=info.id, owner=service.name, customer=BUYER, terms=terms_of(info), signed_at=info.start
+    )
+    return msgspec.structs.replace(lost, agreement=made)
+
+
+def terms_of(info: AgreementInfo) -> Terms:
+    """Return the terms of an agreement as its service states them, without the penalty."""
+    return Terms(
         processors=info.processors,
         start=info.start,
         seconds=info.seconds,
@@ -357,27 +436,11 @@ async def _interrupted(service: TradingService, deal: str, value: int, bids: int
         fixed_price=info.fixed_price,
         currency=info.currency,
     )
-    made = Agreement(
-        id=info.id, owner=service.name, customer=BUYER, terms=terms, signed_at=info.start
-    )
-    return msgspec.structs.replace(lost, agreement=made)
 
 
 def _last_rejection(told: Iterable[TradeMessage]) -> str:
     reasons = [m.reason for m in told if isinstance(m, Reject | RejectBid)]
     return reasons[-1] if reasons else ""
-
-
-class _Once:
-    """Calls a function the first time that it is asked to."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function: Callable[[], None] | None = function
-
-    def call(self) -> None:
-        function, self._function = self._function, None
-        if function is not None:
-            function()
 
 
 def _by_owner(messages: Iterable[TradeMessage]) -> dict[str, deque[TradeMessage]]:
@@ -412,7 +475,7 @@ def _plain(message: str, name: str) -> str:
 @asynccontextmanager
 async def trading_with(
     accesses: Iterable[Access], *, patience: float, notice: Notice | None = None
-) -> AsyncIterator[ServiceTrader]:
+) -> AsyncIterator[ServiceTrader[TradingService]]:
     """
     Connect to services, and ask each for its name and for the buyer's name there.
 

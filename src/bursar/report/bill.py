@@ -48,6 +48,9 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
         Processor-seconds by the site's own record; None where it has none.
     agrees
         Whether these are ours but for rounding; None where there is nothing to compare.
+    unit_price, fixed_price
+        Prices that were paid, currency units per processor-second and for the whole lease; unset
+        where they are those of the plan or unknown.
     """
 
     lease: str
@@ -62,6 +65,8 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
     agrees: bool | None = None
     credit: Micros | UnsetType = field(name="credit_micros", default=UNSET)
     lent: float | UnsetType = field(name="lent_cpu_s", default=UNSET)
+    unit_price: float | UnsetType = UNSET
+    fixed_price: float | UnsetType = UNSET
 
     @property
     def billed(self) -> float:
@@ -301,6 +306,8 @@ def make_bill(
             lent=lease.credit / (lease.unit_price * MICROS)
             if lease.credit and lease.unit_price
             else UNSET,
+            unit_price=UNSET if lease.charged is None else lease.unit_price or 0.0,
+            fixed_price=UNSET if lease.charged is None else lease.fixed_price or 0.0,
             **_compared(lease, recorded.get(lease.id)),
         )
         for lease in closed.values()

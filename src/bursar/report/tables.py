@@ -262,6 +262,8 @@ def print_placements(task: str, placed: Sequence[Mapping[str, Any]]) -> None:
 
 
 _MARKETS = {"posted": "posted price", "bargain": "bargaining", "tender": "tender"}
+_MARKETS |= {"english": "English auction", "dutch": "Dutch auction", "vickrey": "Vickrey auction"}
+_MARKETS |= {"first-price": "sealed bids", "share": "proportional share"}
 
 
 def _deal_lines(deal: Mapping[str, Any]) -> Iterator[str]:

@@ -14,10 +14,11 @@ from bursar.engine.dispatcher import Dispatcher
 from bursar.market.guard import BudgetGuard
 from bursar.market.lease import Lease, lease_of
 from bursar.market.purchasing import MarketRecord
-from bursar.model.allocation import Allocation, AllocationLoss
+from bursar.model.allocation import Allocation
 from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.money import Refusal, Transfer
-from bursar.provisioning.allocation_life import LATE, AllocationLife
+from bursar.provisioning.allocation_life import LATE, AllocationLife, AllocationObserver
+from bursar.runs.run_market import RunMarket
 from bursar.runs.settlement import LeaseSettlements, LeaseTerms, with_credit
 from bursar.sites.allocation_keeper import AllocationKeeper, loss_of
 from bursar.sites.protocol import (
@@ -48,16 +49,6 @@ _NEXT = 0.05
 
 TransferListener = Callable[[str, str, Sequence[Transfer]], None]
 """Journals an event and the movements of money that belong to it."""
-
-
-class AllocationObserver:
-    """Observer of allocations, which does nothing; subclasses override the methods."""
-
-    def began(self, allocation: Allocation) -> None:
-        """Note that an allocation has processors with workers."""
-
-    def ended(self, allocation: Allocation, loss: AllocationLoss, reason: str) -> None:
-        """Note that an allocation is over or was never granted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -152,8 +143,10 @@ class AllocationProvisioner:
         self._tasks = TaskSupervisor()  # one for each allocation
         self._failures: list[BaseException] = []  # while everything goes back
         self._trading = trading
+        self._market: RunMarket | None = None
         if trading is not None:
             trading.start_anew()
+            self._market = RunMarket(sites, trading, clock=self.now, on_deal=self._keep_deal)
         for site in sites.values():
             if isinstance(site, NegotiatingSite):
                 site.on_deal = self._keep_deal
@@ -348,9 +341,8 @@ class AllocationProvisioner:
             await self._room(one)
         if self._route is not None and not one.allocation.site:
             keeper.life.allocation = self._route(one.allocation)
-        if self._trading is not None and one.allocation.start is None:
-            asked, now = [one.allocation], self._dispatcher.now()
-            (keeper.life.allocation,) = self._trading.agree(asked, now, self._keep_deal)
+        if self._market is not None and one.allocation.start is None:
+            await self._agree(one)
         allocation = keeper.life.allocation = as_sold(self._sites, one.allocation)
         site = self._sites[allocation.site]
         if self._settlements.sets_aside(allocation.site):
@@ -366,6 +358,19 @@ class AllocationProvisioner:
             begin=partial(self._on_granted, one),
             on_event=self._notify,
         )
+
+    async def _agree(self, one: _RunAllocation) -> None:
+        """Agree on a price, perhaps at another site than the one that was asked for first."""
+        assert self._market is not None
+        made, error = await self._market.agree(one.allocation, self.allocations(), self._set_aside)
+        if made.site != one.allocation.site:
+            self._watch.moved(made)
+        one.keeper.life.allocation = made
+        if error is None:
+            return
+        if made.name in self._guard.leases and not self._settlements.sets_aside(made.site):
+            self._pay(made.name, self._dispatcher.now())  # of a request: nothing is owed
+        raise error
 
     async def begun(self, keeper: AllocationKeeper) -> None:
         """Tell those who wait that workers were started."""
@@ -560,7 +565,8 @@ class AllocationProvisioner:
         The lease is on disk before the site gets the request, so that a later incarnation finds
         and pays whatever became of it.
         """
-        if allocation.name not in self._guard.leases:
+        lease = self._guard.find(allocation.name)
+        if lease is None or lease.site != allocation.site:
             self._open(allocation, self._dispatcher.now(), asked=True)
         await self._dispatcher.store.written()
 

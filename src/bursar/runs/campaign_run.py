@@ -38,6 +38,7 @@ from bursar.runs.environment import LifespanFactory, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.payments import RunPayments
+from bursar.runs.run_market import prepare_lots
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
 from bursar.runs.run_watchers import (
@@ -318,6 +319,7 @@ def _real(
     # A strategy and the broker buy processors job by job: each job waits for its own.
     by_task = info.policy.kind not in ("economy", "matched")
     sites = {facts.name: _site(facts, folder, owners, by_task) for facts in info.sites}
+    prepare_lots(sites, info.policy.kind, campaign.goal.deadline)
     queues = [site for site in sites.values() if isinstance(site, OpenableSite)]
     match info.policy:
         case SupplyPolicy(kind="matched", brokering=Brokering() as settings):
@@ -403,9 +405,9 @@ def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_tas
 
         return CloudSite(facts, run=folder.identity, folder=folder.pilots, runs=folder.path.parent)
     if facts.remote is not None:
-        from bursar.sites.remote.remote_site import RemoteSite
+        from bursar.sites.remote.lot_site import service_site
 
-        return RemoteSite(facts, run=folder.identity, folder=folder.pilots)
+        return service_site(facts, run=folder.identity, folder=folder.pilots)
     if facts.ssh is not None:
         from bursar.sites.ssh_site import SshSite
 

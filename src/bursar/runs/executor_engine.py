@@ -206,9 +206,9 @@ def _open_owners(folder: RunFolder) -> OwnersBook | None:
 def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None) -> Site:
     run = secrets.token_hex(16)
     if facts.remote is not None:
-        from bursar.sites.remote.remote_site import RemoteSite
+        from bursar.sites.remote.lot_site import service_site
 
-        return RemoteSite(facts, run=run, folder=folder.pilots)
+        return service_site(facts, run=run, folder=folder.pilots)
     if facts.dask is not None:
         from bursar.sites.dask.dask_site import DaskSite
 

@@ -146,6 +146,11 @@ class PoolController(Supply):
         self._write(allocation, "began")
         self._changed.set()
 
+    def moved(self, allocation: Allocation) -> None:
+        """Note that another site serves a request than the one that was asked."""
+        self._pool.moved(allocation.name, allocation.site, self.run.dispatcher.now())
+        self._write(allocation, "asked", "awarded by tender")
+
     def ended(self, allocation: Allocation, loss: AllocationLoss, reason: str) -> None:
         """Note that an allocation is over or was never granted."""
         self._pool.ended(allocation.name, self.run.dispatcher.now(), loss, reason)

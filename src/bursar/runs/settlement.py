@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -225,8 +226,14 @@ class LeaseSettlements:
             start = lease.start if metering.began is None else metering.began
             held = (start, start + metering.seconds)
             settled_by = "record" if metering.is_recorded else "bound"
-        price = None if metering is None else metering.unit_price
-        self._write(self._guard.charges.pay(lease.id, held, now, settled_by, price))
+        paid: dict[str, Any] = {}
+        if metering is not None:
+            paid = {
+                "unit_price": metering.unit_price,
+                "fixed_price": metering.fixed_price,
+                "charged": metering.charged,
+            }
+        self._write(self._guard.charges.pay(lease.id, held, now, settled_by, **paid))
         # The hold was for the worst case: what is left of it may pay for more work.
         self._on_settled()
 

@@ -19,7 +19,8 @@ from bursar.model.errors import BudgetStop, BursarError, SiteError
 from bursar.model.plan import Plan
 from bursar.model.slot import Slot
 from bursar.model.task import Status, Task
-from bursar.runs.allocation_provisioner import AllocationObserver, AllocationProvisioner
+from bursar.provisioning.allocation_life import AllocationObserver
+from bursar.runs.allocation_provisioner import AllocationProvisioner
 from bursar.sites.protocol import SellingSite, Site
 from bursar.supervisor import TaskSupervisor
 

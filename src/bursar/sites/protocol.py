@@ -5,13 +5,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from bursar.market.agreement import Agreement, Terms
 from bursar.market.lease import Lease
 from bursar.market.purchasing import MarketRecord
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.matching import SiteStatus
+from bursar.model.money import Micros
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.provisioning.pool_snapshot import PoolSite
+from bursar.remote.service_trading import TradePartner
 from bursar.sites.processor_shares import ShareDemand
 from bursar.sites.shared_leases import RunningLease, SharedLeaseCharge
 from bursar.worker.launch import Endpoint
@@ -68,14 +71,19 @@ class MeteredTime:
         Seconds for which each processor was held; None: they were never there.
     is_recorded
         Whether the provider has a record; otherwise the time is an upper bound.
-    unit_price
-        What was paid in the end, currency units per processor-second; None: the agreed price.
+    unit_price, fixed_price
+        Prices that were paid in the end, currency units per processor-second and for all of it;
+        None: those of the lease.
+    charged
+        What the provider charged in all, micro-units; None: what the time and the prices come to.
     """
 
     began: float | None = None
     seconds: float | None
     is_recorded: bool = True
     unit_price: float | None = None
+    fixed_price: float | None = None
+    charged: Micros | None = None
 
 
 @runtime_checkable
@@ -122,6 +130,49 @@ class NegotiatingSite(Protocol):
     @property
     def facts(self) -> SiteFacts:
         """Facts of the site, with the rules by which it is bought from."""
+
+
+@runtime_checkable
+class LotSite(Protocol):
+    """A site whose processors come in lots, each as a whole."""
+
+    until: float
+    """When lots are of no use any more, seconds since the epoch."""
+
+    @property
+    def facts(self) -> SiteFacts:
+        """Facts of the site, with the rules by which it is bought from."""
+
+
+@runtime_checkable
+class BiddingSite(Protocol):
+    """A site whose owner, another program, can be called for bids together with other owners."""
+
+    async def bidder(self) -> TradePartner:
+        """
+        Return the owner's side of a negotiation.
+
+        Raises
+        ------
+        SiteError
+            When the owner does not answer.
+        """
+
+    def expect(self, pilot: Allocation, terms: Terms, deal: str) -> None:
+        """
+        Note, durably, that a deal is about to be awarded to the site for a pilot.
+
+        Parameters
+        ----------
+        terms
+            Terms that it can come to at the most.
+        """
+
+    def agreed(self, pilot: str, agreement: Agreement) -> None:
+        """Take over an expected deal; the pilot is acquired by this agreement."""
+
+    def refused(self, pilot: str) -> None:
+        """Note that an expected deal came to nothing."""
 
 
 @runtime_checkable

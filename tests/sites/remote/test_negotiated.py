@@ -59,7 +59,9 @@ def test_a_bargain_is_cheaper_than_posted_and_costs_what_was_agreed(
         held_now, spent = await account_of(seller)
         assert held_now == 0
         assert held.seconds is not None
-        assert held.seconds * 1.0 == pytest.approx((spent - before) / 1e6, abs=2e-6)
+        assert held.charged == spent - before
+        seconds = held.charged / 1e6 / agreement.unit_price
+        assert held.seconds == pytest.approx(seconds)
         assert PurchaseJournal(tmp_path / "there.deals").open == []
 
     run(work())

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -17,13 +18,14 @@ from bursar.market.trade_messages import PriceQuote, Reject, TradeMessage
 from bursar.market.usage import audit, check_chain
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
-from bursar.model.money import from_micros, rental_charge
+from bursar.model.money import Micros, from_micros, rental_charge
 from bursar.model.site import BuyingRules
 from bursar.provisioning.accounting import PilotUsage, append_usage
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import AgreementInfo, SiteInfo
-from bursar.remote.service_trading import ServiceTrader, TradingService
+from bursar.remote.service_trading import ServiceTrader, TradingService, terms_of
+from bursar.sites.protocol import MeteredTime
 from bursar.sites.remote.held import HeldInstance
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 
@@ -74,6 +76,10 @@ class ServicePurchaser:
         self._manager = TradeManager(customer)
         self._currency = currency
         self._record = record
+
+    def partner(self, name: str) -> TradingService:
+        """Return the service as one of several bidders, by the name of its site in the run."""
+        return replace(self._service, name=name)
 
     async def buy(
         self, pilot: Allocation, seconds: float, *, earliest: float, latest: float | None
@@ -154,13 +160,13 @@ class ServicePurchaser:
         expected = Terms.of_amount(template, earliest, most)
         deals: list[str] = []
 
-        def bind(deal: str) -> None:
+        async def bind(deal: str, _: str) -> None:
             deals.append(deal)
             self._record.write(PurchaseRecord(pilot.name, expected, deal=deal))
 
-        trader = ServiceTrader([self._service], on_binding=bind)
+        trader = ServiceTrader([self.partner(pilot.site)], on_binding=bind)
         result = await trader.negotiate(
-            rules.market, template, TradeLimits(most=most, patience=rules.patience)
+            rules.negotiated, template, TradeLimits(most=most, patience=rules.patience)
         )
         on_deal(DealRecord(site=pilot.site, result=result, lease=pilot.name))
         if result.agreement is not None:
@@ -322,17 +328,17 @@ class InvoiceReconciler:
         Each of its processors counts from when it was ready; we see it a look later.
         """
         pilot = held.pilot
+        charged = _seconds(pilot.paid, terms, info.charged)
         most = terms.charge(most_held(held, terms))
         if info.charged > most:
             self._notify(
                 f"charged {from_micros(info.charged):.6g} {terms.currency} for {pilot.name}, "
                 f"which by our count came to no more than {from_micros(most):.6g}"
             )
-        else:
-            seconds = _seconds(pilot, from_micros(info.charged) - (pilot.fixed_price or 0.0))
-            held.seconds = seconds if seconds is not None else held.seconds
+        elif charged is not None:
+            # At the price that was agreed on, which may be below the one that was planned with.
+            held.seconds, held.terms, held.charged = charged, terms, info.charged
         begun = info.ended if info.begun is None else info.begun
-        charged = _seconds(pilot, from_micros(info.charged) - (pilot.fixed_price or 0.0))
         if charged is None:  # free: what was delivered
             charged = max(0.0, (info.ended or 0.0) - (begun or 0.0))
         row = PilotUsage(
@@ -361,17 +367,19 @@ class InvoiceReconciler:
                 f"charged {from_micros(spent):.6g} {self._currency} for what ran on shared "
                 f"processors, which by our count came to no more than {price * seconds:.6g}"
             )
-        held.seconds = _seconds(pilot, from_micros(spent))
+        if pilot.unit_price and pilot.paid:
+            held.seconds = from_micros(spent) / (pilot.unit_price * pilot.paid)
+            held.charged = spent
 
     def guess(self, held: HeldInstance, bought: PurchaseRecord | None) -> None:
         """Pay for the time until the service's last answer; a silent service sends no invoice."""
         pilot = held.pilot
         if bought is None:
-            if pilot.unit_price:
-                held.seconds = _seconds(pilot, from_micros(held.spent))
+            if pilot.unit_price and pilot.paid:
+                held.seconds = from_micros(held.spent) / (pilot.unit_price * pilot.paid)
             return
         held.seconds = max(0.0, held.seen - held.since)
-        terms = bought.terms
+        terms = held.terms = bought.terms
         self._guessed[pilot.name] = terms.charge(terms.processors * held.seconds)
 
     def settle_later(self, bought: PurchaseRecord, info: AgreementInfo) -> None:
@@ -462,8 +470,34 @@ def most_held(held: HeldInstance, terms: Terms) -> float:
     return terms.processors * (time.monotonic() - held.since + _LATE) + held.early
 
 
-def _seconds(pilot: Allocation, use: float) -> float | None:
-    """Convert an amount to paid seconds of a pilot's processors; None if these are free."""
-    if not pilot.unit_price or not pilot.paid:
+def _seconds(processors: int, terms: Terms, charged: Micros) -> float | None:
+    """Convert a charge to paid seconds of each processor; None if processors cost nothing."""
+    if not terms.unit_price or not processors:
         return None
-    return max(0.0, use / (pilot.unit_price * pilot.paid))
+    use = from_micros(charged) - terms.fixed_price
+    return max(0.0, use / (terms.unit_price * processors))
+
+
+def metered(info: AgreementInfo, processors: int) -> MeteredTime | None:
+    """
+    Return the paid time of an agreement that is over, with its prices and the charge.
+
+    Parameters
+    ----------
+    processors
+        Processors that are paid.
+
+    Returns
+    -------
+    MeteredTime or None
+        None: the processors cost nothing, so that the charge says nothing of the time.
+    """
+    seconds = _seconds(processors, terms_of(info), info.charged)
+    if seconds is None:
+        return None
+    return MeteredTime(
+        seconds=seconds,
+        unit_price=info.unit_price,
+        fixed_price=info.fixed_price,
+        charged=info.charged,
+    )

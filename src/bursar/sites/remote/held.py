@@ -5,8 +5,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from bursar.dispatch.wire import WireJob
+from bursar.market.agreement import Terms
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import SiteError
+from bursar.model.money import Micros
 from bursar.model.site import Trust
 from bursar.model.task import Outcome
 from bursar.remote.async_client import AsyncSession
@@ -46,6 +48,10 @@ class HeldInstance:
     seconds
         Seconds to pay for each processor, at the agreed price; None: the service has not said, and
         our own clock counts.
+    terms
+        Terms at which ``seconds`` are paid; None: at the price that the pilot expects.
+    charged
+        What the service charged in all, micro-units; None: it has not said.
     spent
         Cost of tasks on shared processors at the last look, micro-units.
     """
@@ -64,6 +70,8 @@ class HeldInstance:
         self.since = self.seen = time.monotonic()
         self.early = 0.0
         self.seconds: float | None = None
+        self.terms: Terms | None = None
+        self.charged: Micros | None = None
         self.spent = 0
         self._check = check
         self._release = release

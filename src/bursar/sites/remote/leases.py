@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bursar.market.agreement import Agreement, Terms
 from bursar.market.lease import Lease
 from bursar.market.purchasing import DisputeRecord, MarketRecord
 from bursar.model.allocation import Allocation, AllocationLoss
@@ -18,16 +18,15 @@ from bursar.provisioning.allocation_life import AllocationLife
 from bursar.remote.async_client import AsyncServiceClient, AsyncSession
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import AgreementInfo, InstanceInfo, SiteInfo
+from bursar.remote.service_trading import TradingService
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
 from bursar.sites.remote.agreement_purchase import (
     InvoiceReconciler,
-    PriceExceeded,
-    ServicePurchaser,
-    UsageAuditor,
     check_shared_price,
-    end_deal,
+    metered,
     most_held,
 )
+from bursar.sites.remote.deals import RemoteDeals, RemoteLot
 from bursar.sites.remote.held import HeldInstance, InstanceCheck
 from bursar.sites.remote.purchase_journal import PurchaseJournal, PurchaseRecord
 from bursar.sites.remote.remote_files import InstanceFileIndex
@@ -115,8 +114,6 @@ class RemoteLeases:
         self._label = label
         self._record = record
         self._settling = settling
-        self._buyer: ServicePurchaser | None = None
-        self._auditor: UsageAuditor | None = None
         self._lives: dict[str, _RemoteAllocation] = {}  # by name
         self._siblings = InstanceFileIndex()
         self._retired: HeldInstance | None = None
@@ -124,9 +121,36 @@ class RemoteLeases:
         self._closing = False
         self._tasks = TaskSupervisor(self._on_failure)  # tasks that end by themselves
         self.on_event: Callable[[str], None] = lambda message: None
-        self.on_deal: Callable[[MarketRecord], None] = lambda record: None
+        self._deals = RemoteDeals(facts=facts, contact=contact, status=status, record=record)
         self.changed = asyncio.Event()
         """Set when something of ours has changed at the service."""
+
+    @property
+    def on_deal(self) -> Callable[[MarketRecord], None]:
+        """Called with each negotiation, and with each bill that is wrong."""
+        return self._deals.on_deal
+
+    @on_deal.setter
+    def on_deal(self, listener: Callable[[MarketRecord], None]) -> None:
+        self._deals.on_deal = listener
+
+    @property
+    def lot_of(self) -> Callable[[str], RemoteLot | None]:
+        """Returns the lot that a pilot is to have; see :class:`RemoteDeals`."""
+        return self._deals.lot_of
+
+    @lot_of.setter
+    def lot_of(self, find: Callable[[str], RemoteLot | None]) -> None:
+        self._deals.lot_of = find
+
+    @property
+    def has_pilots(self) -> bool:
+        """Whether a pilot has, or is about to have, processors there."""
+        return any(not entry.life.allocation.is_over for entry in self._lives.values())
+
+    def is_used_by_another(self, agreement: str, pilot: str) -> bool:
+        """Whether another pilot of the run has, or had, an agreement."""
+        return self._record.is_used_by_another(agreement, pilot)
 
     @property
     def pilots(self) -> int:
@@ -152,7 +176,7 @@ class RemoteLeases:
                 continue
             del self._lives[name]
             try:
-                await self._end_deal(entry.bought, self._contact.quick_client)
+                await self._deals.end(entry.bought, self._contact.quick_client)
             except SiteError:
                 self._cleared = False
                 raise
@@ -160,7 +184,7 @@ class RemoteLeases:
         if not fresh:
             return
         info = await self._refresh()
-        if not sells(info):
+        if not sells(info) and self.lot_of(fresh[0].name) is None:
             return
         now = time.time()
         # While a purchase is under way, clear_up must not take it for something left behind.
@@ -171,7 +195,7 @@ class RemoteLeases:
                 start = now + (pilot.start or 0.0)
                 seconds = self._seconds_of(pilot)
                 latest = start + seconds + _LATE
-                self._lives[pilot.name].bought = await self._buy(
+                self._lives[pilot.name].bought = await self._deals.buy(
                     pilot, info, seconds, earliest=start, latest=latest
                 )
         except BaseException:
@@ -184,6 +208,30 @@ class RemoteLeases:
                     if not entry.life.was_asked:
                         del self._lives[name]
             raise
+
+    # Called for bids together with other sites.
+
+    async def bidder(self) -> TradingService:
+        """Return the service as a bidder; see :class:`bursar.sites.protocol.BiddingSite`."""
+        info = await self._refresh()
+        if info.draining:
+            raise SiteError(f"{self._published.name}: takes nothing more", transient=True)
+        return await self._deals.partner(info)
+
+    def expect(self, pilot: Allocation, terms: Terms, deal: str) -> None:
+        """Note, on disk, that a deal is about to be awarded to the service for a pilot."""
+        # Used from now on, so that clear_up does not take the deal for something left behind.
+        self._lives[pilot.name] = _RemoteAllocation(AllocationLife(pilot))
+        self._deals.expect(pilot.name, terms, deal)
+
+    def agreed(self, pilot: str, agreement: Agreement) -> None:
+        """Take over the agreement that came of an expected deal."""
+        self._lives[pilot].bought = self._deals.agreed(pilot, agreement)
+
+    def refused(self, pilot: str) -> None:
+        """Note that an expected deal came to nothing."""
+        del self._lives[pilot]
+        self._deals.refused(pilot)
 
     # Acquired.
 
@@ -199,11 +247,15 @@ class RemoteLeases:
             info = await self._refresh()
             if info.draining:
                 raise SiteError(f"{name}: takes nothing more", transient=True)
-            if entry.bought is None and sells(info):
-                entry.bought = await self._buy(pilot, info, self._seconds_of(pilot))
+            is_lot = self.lot_of(pilot.name) is not None
+            if entry.bought is None and (sells(info) or is_lot):
+                entry.bought = await self._deals.buy(pilot, info, self._seconds_of(pilot))
             elif entry.bought is None:
                 check_shared_price(name, pilot, info, self._published.unit_price)
             bought = entry.bought
+            asked = pilot.processors
+            if bought is not None and bought.terms.processors < asked:
+                pilot = replace(pilot, processors=bought.terms.processors)  # a share of a lot
             handle = await self._instance(pilot, bought)
             seconds, early = (None, 0.0) if bought is None else await self._ready(bought)
             session = await self._session(handle, info)
@@ -218,7 +270,7 @@ class RemoteLeases:
             held.early = early
             # The guard may refuse for want of money; nothing has been sent to the service's workers
             # yet.
-            begin(None, _shorter(seconds, pilot))
+            begin(pilot.processors if pilot.processors < asked else None, _shorter(seconds, pilot))
             entry.life.grant(time.time(), None, seconds)
             held.open(endpoint)
             entry.held = held
@@ -238,49 +290,6 @@ class RemoteLeases:
         # A pool thinks of the start itself, a plan of tasks does not.
         seconds = pilot.duration + (STARTING if pilot.tasks else 0.0)
         return min(seconds, self._published.acquiring.longest)
-
-    async def _buy(
-        self,
-        pilot: Allocation,
-        info: SiteInfo,
-        seconds: float,
-        *,
-        earliest: float = 0.0,
-        latest: float | None = None,
-    ) -> PurchaseRecord:
-        name = self._published.name
-        if self._buyer is None:
-            customer = (await self._contact.ask(self._contact.client.account())).user
-            if info.usage_key:  # the one that is shown first counts
-                self._auditor = UsageAuditor(info.name, customer, info.usage_key)
-            self._buyer = ServicePurchaser(
-                self._contact.client,
-                owner=info.name,
-                customer=customer,
-                currency=info.currency,
-                record=self._record,
-            )
-        if pilot.unit_price is None:
-            raise SiteError(f"{name}: had not said its price", transient=True)
-        # The sites file is the user's limit: a service that raised its price is not paid more.
-        most = self._published.unit_price
-        if most is not None and pilot.unit_price > most:
-            pilot = replace(pilot, unit_price=most)
-        try:
-            rules = self._published.buying
-            if rules.negotiates:
-                buying = self._buyer.negotiate(
-                    pilot, seconds, rules, self.on_deal, earliest=earliest, latest=latest
-                )
-            else:
-                buying = self._buyer.buy(pilot, seconds, earliest=earliest, latest=latest)
-            return await self._contact.ask(buying)
-        except PriceExceeded as error:
-            self._status.take_price(error.terms.unit_price, error.terms.fixed_price)
-            raise SiteError(f"{name}: {error}", transient=True) from None
-        except SiteError as error:
-            problem = f"{name}: {self._contact.plain(error)}"
-            raise SiteError(problem, transient=error.transient) from None
 
     async def _instance(self, pilot: Allocation, bought: PurchaseRecord | None) -> str:
         made: InstanceInfo = await self._contact.ask(
@@ -314,7 +323,10 @@ class RemoteLeases:
             if info.state not in ("signed", "running"):
                 raise SiteError(f"{self._published.name}: the agreement is {info.state}")
             if info.begun is not None and info.ready >= info.processors:
-                return info.start + info.seconds - info.begun - gap, early
+                left = info.start + info.seconds - info.begun - gap
+                # One that was made by hand may have begun long ago.
+                passed = info.start + info.seconds - time.time()
+                return min(left, passed) if self.lot_of(bought.pilot) else left, early
             await asyncio.sleep(pause)
             pause = min(2 * pause, _READY_SLOWEST)
 
@@ -372,7 +384,7 @@ class RemoteLeases:
         info: AgreementInfo | None = None
         try:
             if bought is not None:
-                info = await self._end_deal(bought, quick_client)
+                info = await self._deals.end(bought, quick_client)
                 if info is not None:
                     self._settling.settle(held, bought.terms, info)
             else:
@@ -395,9 +407,9 @@ class RemoteLeases:
 
     async def _audit(self, held: HeldInstance, bought: PurchaseRecord, info: AgreementInfo) -> None:
         """Tell of a bill that the service's own signed records or our count do not bear out."""
-        if self._auditor is None:
+        if self._deals.auditor is None:
             return
-        asking = self._auditor.audit(
+        asking = self._deals.auditor.audit(
             self._contact.quick_client, bought.terms, info, most_held(held, bought.terms)
         )
         try:
@@ -409,7 +421,7 @@ class RemoteLeases:
         if findings:
             for finding in findings:
                 self._notify(f"{held.pilot.name}: {finding}")
-            self.on_deal(
+            self._deals.on_deal(
                 DisputeRecord(
                     site=self._published.name,
                     lease=held.pilot.name,
@@ -432,18 +444,28 @@ class RemoteLeases:
             and entry.life.allocation.settled is not None
         ):
             del self._lives[lease.id]
-            seconds = entry.held.seconds
-            return None if seconds is None else MeteredTime(seconds=seconds)
+            held = entry.held
+            if held.seconds is None:
+                return None
+            terms = held.terms
+            return MeteredTime(
+                seconds=held.seconds,
+                unit_price=None if terms is None else terms.unit_price,
+                fixed_price=None if terms is None else terms.fixed_price,
+                charged=held.charged,
+            )
+        if self._record.of(lease.id) is None and self._record.last_of(lease.id) is None:
+            # Purchases are on disk before the service hears of them: there was none.
+            return None
         while True:
             try:
                 await self.clear_up()
                 bought = self._record.last_of(lease.id)
-                if bought is None:
+                if bought is None or bought.is_kept:
                     return None
                 info = await self._contact.ask(self._contact.client.agreement(bought.agreement))
                 if info.state not in ("signed", "running"):
-                    had = lease.processor_seconds_for(info.charged) / lease.processors
-                    return MeteredTime(seconds=max(0.0, had)) if had < math.inf else None
+                    return metered(info, lease.processors)
             except SiteError as error:
                 # The service has forgotten the agreement: no answer will ever come, and our own
                 # clock counts.
@@ -488,26 +510,13 @@ class RemoteLeases:
         try:
             bought = self._record.of(pilot.name)
             if bought is not None:
-                await self._end_deal(bought, quick_client)
+                await self._deals.end(bought, quick_client)
             for instance in await self._contact.ask(quick_client.instances()):
                 if instance.label == self._label + pilot.name:
                     await self._destroy(instance.id, quick_client)
         except SiteError:
             self._cleared = False
         self.changed.set()
-
-    async def _end_deal(
-        self, bought: PurchaseRecord, client: AsyncServiceClient
-    ) -> AgreementInfo | None:
-        info = await self._contact.ask(end_deal(client, bought, self._record.agreements))
-        # Only after the service has answered: a kill in between repeats the ending, which changes
-        # nothing.
-        # One that was found by its terms is known by its name from now on, for the settlement.
-        name = bought.agreement or ("" if info is None else info.id)
-        self._record.write(
-            PurchaseRecord(bought.pilot, bought.terms, name, over=True, deal=bought.deal)
-        )
-        return info
 
     async def _destroy(self, handle: str, client: AsyncServiceClient) -> None:
         # Before the service is asked: nobody may copy from an instance that is about to go.
@@ -535,7 +544,7 @@ class RemoteLeases:
         try:
             for bought in self._record.open:
                 if not self._is_used(bought.pilot):
-                    info = await self._end_deal(bought, quick_client)
+                    info = await self._deals.end(bought, quick_client)
                     if info is not None:
                         self._settling.settle_later(bought, info)
             for instance in await self._contact.ask(quick_client.instances()):

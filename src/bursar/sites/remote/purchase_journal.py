@@ -21,6 +21,11 @@ class PurchaseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         Whether nothing of the purchase is left.
     deal
         Identifier of the negotiation; empty where the posted price was accepted.
+    closes
+        Close of the auction in which processors are bid for, seconds since the epoch; 0: there is
+        none.
+    is_kept
+        Whether the agreement was made by hand, and is not ended with the pilot.
     """
 
     pilot: str
@@ -28,6 +33,8 @@ class PurchaseRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     agreement: str = ""
     over: bool = False
     deal: str = ""
+    closes: float = 0.0
+    is_kept: bool = False
 
     def is_of(self, agreement: AgreementInfo) -> bool:
         """Whether an agreement is, or may be, the result of this purchase."""
@@ -72,6 +79,10 @@ class PurchaseJournal:
     def agreements(self) -> frozenset[str]:
         """Ids of the agreements that are not known to be over."""
         return frozenset(bought.agreement for bought in self._open.values() if bought.agreement)
+
+    def is_used_by_another(self, agreement: str, pilot: str) -> bool:
+        """Whether another pilot of the run has, or had, an agreement."""
+        return any(one.agreement == agreement and one.pilot != pilot for one in self._last.values())
 
     def of(self, pilot: str) -> PurchaseRecord | None:
         """Return the purchase for a pilot, unless that purchase is over."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+from bursar.market.agreement import Agreement, Terms
 from bursar.market.lease import Lease
 from bursar.market.purchasing import MarketRecord
 from bursar.model.allocation import Allocation
@@ -16,6 +17,7 @@ from bursar.model.slot import Slot
 from bursar.provisioning.accounting import USAGE
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.remote.messages import SiteInfo
+from bursar.remote.service_trading import TradingService
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
 from bursar.sites.remote.agreement_purchase import InvoiceReconciler
 from bursar.sites.remote.held import HeldInstance
@@ -171,6 +173,22 @@ class RemoteSite:
         """Buy processors or take shared ones; see :class:`bursar.sites.protocol.Site`."""
         self._leases.on_event = on_event
         return await self._leases.acquire(pilot, endpoint, begin)
+
+    async def bidder(self) -> TradingService:
+        """Return the service as a bidder; see :class:`bursar.sites.protocol.BiddingSite`."""
+        return await self._leases.bidder()
+
+    def expect(self, pilot: Allocation, terms: Terms, deal: str) -> None:
+        """Note, on disk, that a deal is about to be awarded to the service for a pilot."""
+        self._leases.expect(pilot, terms, deal)
+
+    def agreed(self, pilot: str, agreement: Agreement) -> None:
+        """Take over the agreement that came of an expected deal."""
+        self._leases.agreed(pilot, agreement)
+
+    def refused(self, pilot: str) -> None:
+        """Note that an expected deal came to nothing."""
+        self._leases.refused(pilot)
 
     @property
     def unwatched(self) -> float:
