@@ -83,6 +83,28 @@ def test_a_quote_says_the_penalty_that_the_owner_agrees_to(here: Folder, service
     assert here.json("quote", "-p", "1", "--for", "10s")["answers"][0]["penalty"] == 0.25
 
 
+def test_the_price_of_the_hours_to_come_is_that_of_a_quote(here: Folder) -> None:
+    """For any number of processors, at a time, and for a user."""
+    told = here.json("owner", "price")
+    assert keys_of(told["ahead"]) <= documented("json.md")
+    assert len(told["ahead"]) == 24
+    words = ("owner", "price", "-p", "2", "--for", "10s", "--user", "eve")
+    (at,) = here.json(*words, "--at", "2h")["ahead"]
+    quoted = here.json("quote", "-p", "2", "--for", "10s", "--start", "2h")["answers"][0]
+    assert (at["unit_price"], at["amount"], at["reason"]) == (1.0, quoted["price"], "")
+    assert here.json("owner", "price", "-p", "3", "--at", "1h")["ahead"][0]["reason"] == (
+        "has 2 processors"
+    )
+    assert "SU/core-hour" in here.bursar("owner", "price", "--user", "eve").stdout
+
+
+def test_wrong_times_are_one_line(here: Folder) -> None:
+    assert "--at: expected" in here.bursar("owner", "price", "--at", "soon", status=2).stderr
+    past = here.bursar("owner", "price", "--at", "2020-01-01", status=2)
+    assert "--at: has passed" in past.stderr
+    assert "--for: " in here.bursar("owner", "price", "--for", "0", status=2).stderr
+
+
 def test_wrong_prices_are_one_line(here: Folder) -> None:
     assert "PRICE: " in here.bursar("owner", "price", "much", status=2).stderr
     refused = here.bursar("owner", "price", "1 EUR/core-hour", status=2)
