@@ -1,6 +1,7 @@
 """``bursar owner`` at a real service: status, price, agreements and revenue, over restarts."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -73,6 +74,24 @@ def test_what_is_sold_and_earned_is_told(here: Folder) -> None:
     assert here.json("owner", "revenue", "--period", "2020")["customers"] == []
     for words in (("status",), ("agreements", "--all"), ("revenue",)):
         assert here.bursar("owner", *words).stdout
+
+
+def test_a_task_that_kills_its_worker_provokes_no_penalty(here: Folder, service: Served) -> None:
+    """The time until the worker is replaced is excused, signed and free of charge."""
+    bought = here.json("account", "buy", "-p", "1", "--for", "500s")["agreements"][0]
+    under = ("submit", "--agreement", bought["id"], "--wait")
+    here.bursar(*under, "--", "true")
+    here.bursar(*under, "--retries", "1", "--", "sh", "-c", "kill -9 $PPID", status=1)
+    here.bursar(*under, "--", "true")
+    here.json("account", "cancel", bought["id"])
+    with service.client() as client:
+        records = [signed.record for signed in client.usage(0)]
+    mine = [record for record in records if record.agreement == bought["id"]]
+    excused = [record for record in mine if record.status == "excused"]
+    assert excused
+    assert all(record.owed == 0 < record.delivered for record in excused)
+    spans = sorted((record.start, record.end) for record in mine)
+    assert all(one[1] == other[0] for one, other in pairwise(spans)), spans
 
 
 def test_a_quote_says_the_penalty_that_the_owner_agrees_to(here: Folder, service: Served) -> None:
