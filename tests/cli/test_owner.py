@@ -1,6 +1,7 @@
 """``bursar owner`` at a real service: status, price, agreements and revenue, over restarts."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -75,12 +76,52 @@ def test_what_is_sold_and_earned_is_told(here: Folder) -> None:
         assert here.bursar("owner", *words).stdout
 
 
+def test_a_task_that_kills_its_worker_provokes_no_penalty(here: Folder, service: Served) -> None:
+    """The time until the worker is replaced is excused, signed and free of charge."""
+    bought = here.json("account", "buy", "-p", "1", "--for", "500s")["agreements"][0]
+    under = ("submit", "--agreement", bought["id"], "--wait")
+    here.bursar(*under, "--", "true")
+    here.bursar(*under, "--retries", "1", "--", "sh", "-c", "kill -9 $PPID", status=1)
+    here.bursar(*under, "--", "true")
+    here.json("account", "cancel", bought["id"])
+    with service.client() as client:
+        records = [signed.record for signed in client.usage(0)]
+    mine = [record for record in records if record.agreement == bought["id"]]
+    excused = [record for record in mine if record.status == "excused"]
+    assert excused
+    assert all(record.owed == 0 < record.delivered for record in excused)
+    spans = sorted((record.start, record.end) for record in mine)
+    assert all(one[1] == other[0] for one, other in pairwise(spans)), spans
+
+
 def test_a_quote_says_the_penalty_that_the_owner_agrees_to(here: Folder, service: Served) -> None:
     """It is in the terms of the deal, as the owner's rules have it."""
     with service.client() as client:
         site: Any = client.site()
     assert len(site.usage_key) == 64
     assert here.json("quote", "-p", "1", "--for", "10s")["answers"][0]["penalty"] == 0.25
+
+
+def test_the_price_of_the_hours_to_come_is_that_of_a_quote(here: Folder) -> None:
+    """For any number of processors, at a time, and for a user."""
+    told = here.json("owner", "price")
+    assert keys_of(told["ahead"]) <= documented("json.md")
+    assert len(told["ahead"]) == 24
+    words = ("owner", "price", "-p", "2", "--for", "10s", "--user", "eve")
+    (at,) = here.json(*words, "--at", "2h")["ahead"]
+    quoted = here.json("quote", "-p", "2", "--for", "10s", "--start", "2h")["answers"][0]
+    assert (at["unit_price"], at["amount"], at["reason"]) == (1.0, quoted["price"], "")
+    assert here.json("owner", "price", "-p", "3", "--at", "1h")["ahead"][0]["reason"] == (
+        "has 2 processors"
+    )
+    assert "SU/core-hour" in here.bursar("owner", "price", "--user", "eve").stdout
+
+
+def test_wrong_times_are_one_line(here: Folder) -> None:
+    assert "--at: expected" in here.bursar("owner", "price", "--at", "soon", status=2).stderr
+    past = here.bursar("owner", "price", "--at", "2020-01-01", status=2)
+    assert "--at: has passed" in past.stderr
+    assert "--for: " in here.bursar("owner", "price", "--for", "0", status=2).stderr
 
 
 def test_wrong_prices_are_one_line(here: Folder) -> None:

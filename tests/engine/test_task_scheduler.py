@@ -4,11 +4,13 @@ import math
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from bursar.engine.fair_turns import ProjectTurns
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.task_states import EngineTaskState
@@ -536,3 +538,98 @@ def test_a_task_waits_for_the_memory_of_a_worker_that_may_come_back() -> None:
     scheduler.leave(large)
     end(scheduler, next(iter(scheduler.claims.values())), 1.0)
     assert fill() == [("small", 0)]
+
+
+def project_of(user: str) -> tuple[str, float]:
+    """Users a1, a2, ... are of project a, which weighs 3; b weighs 1."""
+    return user[0], {"a": 3.0, "b": 1.0}[user[0]]
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4),
+    st.integers(20, 60),
+)
+def test_projects_are_served_in_proportion_to_their_weights(
+    many: int, few: int, lengths: list[float], fills: int
+) -> None:
+    """Three to one, however many users each project has, and evenly within a project."""
+    scheduler: TaskScheduler[Owned] = TaskScheduler()
+    scheduler.turns = partial(ProjectTurns, project_of)
+    scheduler.join(WorkerSlot("w", "shared", "", 4))
+    users = [f"a{i}" for i in range(many)] + [f"b{i}" for i in range(few)]
+    for number, user in enumerate(users):
+        owner = Owned(number, user)
+        for i in range(4 * fills):
+            owner.add(1, lengths[i % len(lengths)])
+        scheduler.enlist(owner)
+    had = dict.fromkeys(users, 0.0)
+    for _ in range(fills):
+        for _, claims in scheduler.fill("shared", 0.0):
+            for claim in claims:
+                had[users[claim.instance.number]] += claim.cost
+                end(scheduler, claim, claim.cost)
+    a, b = (sum(had[user] for user in users if user[0] == name) for name in "ab")
+    # A turn of each user is what one may be ahead of another by; of a project, all its users'.
+    turn = 4 * max(lengths)
+    assert abs(a / 3 - b) <= turn * (many + few)
+    for name in "ab":
+        mine = [cost for user, cost in had.items() if user[0] == name]
+        assert max(mine) - min(mine) <= 2 * turn
+
+
+class PlainTurns:
+    """The twin of ProjectTurns: lists and sums, made anew at every question."""
+
+    def __init__(self) -> None:
+        self.virtual = 0.0
+        self.tags: dict[str, float] = {}
+        self.waiting: list[str] = []
+
+    def rate(self, user: str) -> float:
+        project, weight = project_of(user)
+        members = [one for one in self.waiting if project_of(one)[0] == project]
+        return max(1, len(members)) / weight
+
+    def wait(self, user: str) -> None:
+        if user not in self.waiting:
+            self.waiting.append(user)
+            self.tags[user] = max(self.tags.get(user, 0.0), self.virtual)
+
+    def rest(self, user: str) -> None:
+        if user in self.waiting:
+            self.waiting.remove(user)
+
+    def charge(self, user: str, cost: float) -> None:
+        tag = self.tags[user]
+        self.virtual = max(self.virtual, tag)
+        self.tags[user] = tag + cost * self.rate(user)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["wait", "rest", "serve"]),
+            st.sampled_from(["a1", "a2", "a3", "b1", "b2"]),
+            st.integers(1, 8),
+        ),
+        max_size=60,
+    )
+)
+def test_turns_of_projects_are_those_of_a_plain_twin(events: list[tuple[str, str, int]]) -> None:
+    """Whoever waits, rests and is served in whatever order: the same tags of all who wait."""
+    turns, twin = ProjectTurns(project_of), PlainTurns()
+    for what, user, cost in events:
+        if what == "wait":
+            turns.wait(user)
+            twin.wait(user)
+        elif what == "rest":
+            turns.rest(user)
+            twin.rest(user)
+        elif (first := turns.first()) is not None:
+            turns.charge(first, float(cost))
+            twin.charge(first, float(cost))
+        assert turns.in_order() == sorted(twin.waiting, key=twin.tags.__getitem__)
+        for one in twin.waiting:
+            assert turns.tag(one) == twin.tags[one]

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tests.sites.ssh_servers import SshHostsOfTest, make_key, marked, ssh_hosts
 
+from bursar import Executor
+from bursar.model.errors import InputError
 from bursar.runs.folder import RunFolder
 from bursar.sites.ssh_hosts import ConnectionSockets
 
@@ -112,6 +114,39 @@ def test_hosts_say_how_many_processors_they_have(three: SshHostsOfTest, tmp_path
     assert [host["free"] for host in site["hosts"]] == [site["processors"] // 3] * 3
     assert all(host["memory"] > 0 for host in site["hosts"])
     assert planned.returncode == 0, planned.stderr
+
+
+@pytest.mark.parametrize(
+    "policy", [("--strategy", "time", "--deadline", "1h"), ("--provisioning", "dynamic")]
+)
+def test_strategies_and_pools_use_machines(
+    policy: tuple[str, ...], three: SshHostsOfTest, tmp_path: Path
+) -> None:
+    """They run there as on any site, and a simulation of the same takes no machine."""
+    write(tmp_path, three.table())
+    words = ("many.toml", "--sites", "sites.toml", *policy)
+
+    simulated = bursar(tmp_path, "simulate", *words)
+    assert simulated.returncode == 0, simulated.stderr
+    assert [server.sessions for server in three.servers] == [0, 0, 0]
+    done = bursar(tmp_path, "run", *words, "--name", "one")
+
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "runs/one/results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["status"] for line in lines] == ["succeeded"] * 6
+    assert_nothing_left(tmp_path)
+
+
+def test_what_machines_cannot_do_is_one_line(tmp_path: Path) -> None:
+    """A service does not sell them, and calls do not run there: said before anything starts."""
+    table = 'kind = "ssh"\nhosts = [{ host = "127.0.0.1", processors = 1 }]\n'
+    (tmp_path / "service.toml").write_text(f"[site]\n{table}")
+    served = bursar(tmp_path, "serve", "-c", "service.toml")
+    assert served.returncode == 2
+    assert "site.kind: ssh sites cannot be served" in served.stderr
+    (tmp_path / "sites.toml").write_text(f"[site.lab]\n{table}")
+    with pytest.raises(InputError, match='"lab" is of kind "ssh", which cannot run calls'):
+        Executor(sites=tmp_path / "sites.toml")
 
 
 def test_a_host_that_vanishes_is_lost_as_a_node_is(tmp_path: Path) -> None:

@@ -414,7 +414,7 @@ class CampaignTrader:
             if self._sites[name].buying.negotiates:
                 with self._speaking(name, server):
                     for agreement in server.state.ours:
-                        server.finished(agreement)
+                        server.capacity.release(agreement)
 
     def restore(self, site: str, agreement: Agreement) -> None:
         """Inform an owner of an agreement made by an earlier incarnation of the run."""
@@ -429,7 +429,7 @@ class CampaignTrader:
         if server is None:
             return
         with self._speaking(site, server):
-            server.finished(agreement)
+            server.capacity.release(agreement)
             amount = to_micros(paid)
             if amount > 0:
                 server.note_payment(self._manager.name, amount)

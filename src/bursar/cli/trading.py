@@ -19,6 +19,7 @@ from bursar.cli.service_commands import ask_service, run_async
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
+    from bursar.market.price_forecast import HourlyPrice
     from bursar.market.purchasing import TradeResult
     from bursar.market.trade_manager import TradeLimits
     from bursar.model.money import Pricing
@@ -418,22 +419,48 @@ def price(
             show_default=False,
         ),
     ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="Show what is asked in so long (6h) or at a date (2026-11-28T18:00). "
+            "Default: each hour of the next day.",
+        ),
+    ] = None,
+    user: Annotated[
+        str,
+        typer.Option("--user", metavar="NAME", help="Show what this customer is asked."),
+    ] = "",
+    processors: Annotated[
+        int, typer.Option("--processors", "-p", min=1, metavar="N", help="Number of processors.")
+    ] = 1,
+    length: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="For how long: 90, 10m, 2h.")
+    ] = "1h",
     site: ServiceName = None,
     as_json: AsJson = False,
 ) -> None:
     """
     Show or set the base price. Its rules stay; agreements keep their prices.
 
-    The new price holds over restarts, until the prices of the service's file are changed.
+    The new price holds over restarts, until the prices of the service's file are changed. What is
+    asked in the hours to come follows from the rules and from what is sold by now.
     """
     import asyncio
+    from time import time
 
-    from bursar.formats.units import parse_price
-    from bursar.report.trade_views import price_document, print_price
+    from bursar.formats.units import parse_moment, parse_price
+    from bursar.report.trade_views import price_document, print_hourly_prices, print_price
 
     units, currency = (None, None) if base is None else _parsed(parse_price, base, "PRICE")
+    now = time()
+    since = None if at is None else _parsed(lambda text: parse_moment(str(text), now), at, "--at")
+    if since is not None and since < now:
+        raise InputError("has passed", where="--at")
+    lot = _Lot(processors, length, None, None)
 
-    async def ask(client: "AsyncServiceClient") -> "tuple[Pricing, str]":
+    async def ask(client: "AsyncServiceClient") -> "tuple[Pricing, str, list[HourlyPrice]]":
         from dataclasses import replace
 
         facts, prices = await asyncio.gather(client.site(), client.prices())
@@ -442,13 +469,21 @@ def price(
         if units is not None:
             prices = replace(prices, base=units)
             await client.reprice(prices)
-        return prices, facts.currency
+        ahead = await client.prices_ahead(
+            user,
+            processors=lot.processors,
+            seconds=lot.seconds,
+            since=since,
+            count=24 if since is None else 1,
+        )
+        return prices, facts.currency, ahead
 
-    prices, counted = _asked(site, ask)
+    prices, counted, ahead = _asked(site, ask)
     if as_json:
-        print_json(price_document(prices, counted))
+        print_json(price_document(prices, counted, ahead))
     else:
         print_price(prices, counted)
+        print_hourly_prices(ahead, counted)
 
 
 @owner_app.command("agreements")

@@ -55,6 +55,8 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
         not known.
     memory_owner
         Name of that machine or group: workers that name the same one share the bytes.
+    deaths
+        Number of workers that ended by themselves on these processors before this one.
     """
 
     token: str
@@ -67,6 +69,7 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
     has_seal_key: bool = False
     memory: int | None = None
     memory_owner: str = ""
+    deaths: int = 0
 
 
 class OutcomeReport(msgspec.Struct, frozen=True, tag=1, array_like=True):

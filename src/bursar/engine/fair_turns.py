@@ -1,7 +1,8 @@
 """Who comes next: fair queuing of users and instances, and a heap of keys whose ranks change."""
 
 import heapq
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -113,6 +114,58 @@ class FairQueue(Generic[Key]):
         if len(self._heap) > 64 + 4 * len(self._waiting):
             self._heap = [(self._tags[k], i, k) for i, k in enumerate(self._waiting)]
             heapq.heapify(self._heap)
+
+
+ProjectOf = Callable[[str], tuple[str, float]]
+"""Returns the project of a user, and the project's weight; a user without one is one's own."""
+
+
+class ProjectTurns(FairQueue[str]):
+    """
+    Turns of users whose projects have weights.
+
+    Projects that have something waiting are served in proportion to their weights, however many
+    users each has, and the users of a project evenly: a user is charged at the inverse of the
+    share that the project's weight leaves to each of its waiting users. What is given is not taken
+    back: a project that comes to wait gets its share of the processors that become free.
+
+    Parameters
+    ----------
+    project_of
+        Project and weight of each user. Weights are positive.
+    """
+
+    def __init__(self, project_of: ProjectOf) -> None:
+        super().__init__()
+        self._project_of = project_of
+        self._members: Counter[str] = Counter()  # waiting users, by project
+
+    def wait(self, key: str) -> None:
+        """Add a user that has something to be served."""
+        if key not in self:
+            self._members[self._project_of(key)[0]] += 1
+        super().wait(key)
+
+    def rest(self, key: str) -> None:
+        """Remove a user that has nothing more to be served for now."""
+        if key in self:
+            project, _ = self._project_of(key)
+            self._members[project] -= 1
+            if not self._members[project]:
+                del self._members[project]
+        super().rest(key)
+
+    def charge(self, key: str, cost: float) -> None:
+        """Charge a user that is served with a known or estimated cost."""
+        super().charge(key, cost * self._rate(key))
+
+    def correct(self, key: str, cost: float) -> None:
+        """Add the difference of true and estimated cost to what a known user has had."""
+        super().correct(key, cost * self._rate(key))
+
+    def _rate(self, key: str) -> float:
+        project, weight = self._project_of(key)
+        return max(1, self._members[project]) / weight
 
 
 Rank = tuple[float, int]

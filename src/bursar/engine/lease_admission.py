@@ -39,6 +39,9 @@ class AdmittedLease:
         Whether the workers get no more tasks, and leave when they have none.
     workers
         Processors of each connected worker, by name.
+    replaced
+        Processors whose workers have said that an earlier one ended by itself, summed over all
+        such ends; read only.
     """
 
     site: str
@@ -49,6 +52,8 @@ class AdmittedLease:
     on_leave: Callable[[], None] | None = None
     dismissed: bool = False
     workers: dict[str, int] = field(default_factory=dict)
+    replaced: int = 0
+    _deaths: dict[str, int] = field(default_factory=dict)
 
     @property
     def ready(self) -> int:
@@ -79,6 +84,10 @@ class AdmittedLease:
         """Count a worker that has joined, and tell whoever waits for the first one."""
         is_first = not self.workers
         self.workers[hello.worker] = hello.processors
+        # A worker says the same again on each of its connections.
+        if hello.deaths > self._deaths.get(hello.worker, 0):
+            self._deaths[hello.worker] = hello.deaths
+            self.replaced += hello.processors
         if is_first and self.on_join is not None:
             self.on_join()
 

@@ -66,8 +66,9 @@ class TaskScheduler(Generic[Of]):
 
     Attributes
     ----------
-    claims, memories
-        All claims, by the task's number on the wire; the memory of each machine in use, by name.
+    claims, memories, turns
+        All claims, by the task's number on the wire; the memory of each machine in use, by name;
+        what makes the queue of a pool's users, whose turns are equal by default.
     """
 
     def __init__(self, serial: int | None = None, limit: float | None = None) -> None:
@@ -77,8 +78,8 @@ class TaskScheduler(Generic[Of]):
         self.workers: dict[str, WorkerSlot[Of]] = {}
         self.claims: dict[int, WorkerClaim[Of]] = {}
         self.memories: WeakValueDictionary[str, SharedMemory] = WeakValueDictionary()
-        self._owing: dict[int, Of] = {}
-        self._joined = 0  # workers, so far
+        self.turns: Callable[[], FairQueue[str]] = FairQueue
+        self._owing, self._joined = dict[int, Of](), 0  # what is owed; workers, so far
         self._ends: dict[str, tuple[float, float]] = {}  # of leases: until when, and how fast
 
     # Workers.
@@ -290,8 +291,7 @@ class TaskScheduler(Generic[Of]):
 
     def wants_tasks(self, name: str) -> bool:
         """Whether some tasks of a pool could start if there were processors."""
-        pool = self.pools.get(name)
-        return pool is not None and len(pool.users) > 0
+        return name in self.pools and len(self.pools[name].users) > 0
 
     def _fill_least_loaded(self, pool: WorkerPool[Of], grant: "_Grant[Of]") -> None:
         """Give tasks of one processor each to all workers with room, the least loaded first."""
@@ -553,7 +553,7 @@ class TaskScheduler(Generic[Of]):
     def _pool(self, name: str) -> WorkerPool[Of]:
         pool = self.pools.get(name)
         if pool is None:
-            pool = self.pools[name] = WorkerPool()
+            pool = self.pools[name] = WorkerPool(users=self.turns())
         return pool
 
     def _forget_if_empty(self, name: str) -> None:

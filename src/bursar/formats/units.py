@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import NoReturn, TypeVar
 
@@ -351,6 +352,30 @@ def _shown(value: object) -> str:
     text = f'"{value}"' if isinstance(value, str) else str(value)
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def parse_moment(text: str, now: float) -> float:
+    """
+    Parse a time as seconds since the epoch: ``"6h"`` from now, or ``"2026-11-28T18:00"``.
+
+    A date without a zone is in this machine's.
+
+    Raises
+    ------
+    InputError
+        When it is neither.
+    """
+    try:
+        return now + parse_duration(text)
+    except InputError:
+        pass
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise InputError(
+            f'expected a time from now such as "6h" or a date such as "2026-11-28T18:00", '
+            f"got {_shown(text)}"
+        ) from None
 
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?", re.ASCII)

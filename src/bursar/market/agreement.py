@@ -240,6 +240,13 @@ _PURPOSE = b"bursar usage record 1\n"
 """Prefix of the signed bytes, so that a signature serves for nothing else."""
 
 
+EXCUSED = "excused"
+"""
+Status of a record of time in which processors had no workers by the customer's own doing: nothing
+is paid for it, and no penalty is owed.
+"""
+
+
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     Processors that one job held under an agreement.
@@ -259,7 +266,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds
         Processor time its processes used.
     status
-        How it ended, as :class:`bursar.model.task.Status` has it.
+        How it ended, as :class:`bursar.model.task.Status` has it, or ``"excused"``.
     agreed
         Processor-seconds agreed on for it; None: what it takes.
 

@@ -357,6 +357,9 @@ class CommittedCapacity:
 
 # Memory of an owner.
 
+_PERIODS = 1_000
+"""Periods of supply and demand that are made up for after a silence, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdjustedFactor:
@@ -373,6 +376,30 @@ class AdjustedFactor:
 
     factor: float = 1.0
     period: int | None = None
+
+
+def adjusted_until(
+    rule: Adjusting, before: AdjustedFactor, now: float, capacity: CommittedCapacity
+) -> AdjustedFactor:
+    """
+    Return the factor of supply and demand after the periods that have passed until a time.
+
+    Parameters
+    ----------
+    now
+        Seconds since the epoch.
+    capacity
+        What is sold: a period counts with the use at its end, by the commitments known now.
+    """
+    current = math.floor(now / rule.every)
+    # A clock that is set far ahead must not cost a loop over millions of periods.
+    known, factor = before.period, before.factor
+    begin = current if known is None else max(known, current - _PERIODS)
+    for period in range(begin, current):
+        used = capacity.used((period + 1) * rule.every)
+        factor = adjusted(rule, factor, used / capacity.processors)
+    # Never back: when the clock is put back, a period must not move the price a second time.
+    return AdjustedFactor(factor, current if known is None else max(known, current))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -267,7 +267,7 @@ def make_invoice(
     for record in usage:
         mine = record.provider == provider and record.customer == user
         if mine and begin <= record.end < end:
-            delivered[record.agreement].append(record.delivered)
+            delivered[record.agreement].append(record.owed)
     items = []
     for agreement in dict.fromkeys([*paid, *refunded]):
         price = paid[agreement]

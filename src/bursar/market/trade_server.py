@@ -10,6 +10,7 @@ References
    for computational power grids. PDPTA 2000.
 """
 
+import copy
 import math
 from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from bursar.market.pricing import (
     CommittedCapacity,
     OwnerState,
     PriceQuery,
-    adjusted,
+    adjusted_until,
     unit_price,
 )
 from bursar.market.trade_messages import CallForBids, Confirm, Offer, RequestQuote, TradeMessage
@@ -44,9 +45,6 @@ MOST_BIDDERS = 1_000
 
 LONGEST_HOLD = 86_400.0
 """Longest time for which a quote or bid sets processors aside, seconds."""
-
-_PERIODS = 1_000
-"""Periods of supply and demand that are made up for after a silence, at most."""
 
 
 class AgreementRegistrar(Interface):
@@ -151,6 +149,8 @@ class TradeServer:
     ----------
     auctions
         The owner's auctions by deal, with those that are over and not forgotten; read only.
+    pricing, protocols
+        Policy of new offers, and what the server speaks; read only.
     penalty
         Penalty of all agreements, see :class:`bursar.market.agreement.Terms`.
     adjusted
@@ -184,9 +184,9 @@ class TradeServer:
         self.validity = validity
         self.capacity = CommittedCapacity(processors)
         self.penalty = 0.0
-        self._pricing = pricing
+        self.pricing = pricing
         self._fixed_price = fixed_price
-        self._protocols = protocols
+        self.protocols = protocols
         self._holds = holds
         self._bargaining = bargaining or BargainingRules()
         self._groups = groups or {}
@@ -205,12 +205,26 @@ class TradeServer:
         """Agreements that bind the owner, in the order signed, including past ones."""
         return tuple(self._agreements.values())
 
+    def as_of(self, now: float) -> "TradeServer":
+        """
+        Return a copy of the owner as it will be at a time if nobody buys until then.
+
+        The copy answers what would be asked then. It shares the registry of agreements and is not
+        to sell anything.
+        """
+        future = copy.copy(self)
+        future.capacity = CommittedCapacity(self.capacity.processors)
+        future.capacity.set_commitments(self.capacity.by_key)
+        future._sides, future.auctions = {}, {}
+        future._pass(now)
+        return future
+
     def reprice(self, pricing: Pricing) -> None:
         """Set the pricing for new offers; earlier quotes and agreements keep the old prices."""
         # A rule that stays goes on from where supply and demand have brought the price.
-        if pricing.adjusting != self._pricing.adjusting:
+        if pricing.adjusting != self.pricing.adjusting:
             self.adjusted = AdjustedFactor()
-        self._pricing = pricing
+        self.pricing = pricing
 
     def note_payment(self, customer: str, amount: Micros) -> None:
         """Count a customer's payment, positive micro-units, towards loyalty."""
@@ -325,6 +339,9 @@ class TradeServer:
         """Return the terms by the owner's pricing at the earliest start with free processors."""
         if template.currency != self.currency:
             return Refusal(f"counts in {template.currency}, expected {self.currency}", final=True)
+        refusal = self._unknown(customer)
+        if refusal is not None:
+            return refusal
         if template.customer not in ("", customer):
             return Refusal(f"{customer} does not buy for {template.customer}", final=True)
         if template.processors > self.capacity.processors:
@@ -346,7 +363,7 @@ class TradeServer:
                 processors=template.processors,
                 start=start,
                 seconds=template.seconds,
-                unit_price=max(unit_price(self._pricing, asked), self._bargaining.reserve),
+                unit_price=max(unit_price(self.pricing, asked), self._bargaining.reserve),
                 fixed_price=self._fixed_price,
                 currency=self.currency,
                 penalty=self.penalty,
@@ -455,10 +472,6 @@ class TradeServer:
         """
         self._concluded[agreement.customer, deal] = agreement
 
-    def finished(self, agreement: str) -> None:
-        """Free the processors of an agreement that the customer no longer needs."""
-        self.capacity.release(agreement)
-
     def forget(self, deal: str, customer: str | None = None) -> None:
         """
         Drop a finished conversation, whose repeated messages are no longer answered.
@@ -488,21 +501,22 @@ class TradeServer:
 
     def _opened(self, message: TradeMessage, now: float) -> NegotiationSide | Refusal:
         """Return the owner's side of a new conversation, or why none is opened."""
-        if self._customers is not None and message.sender not in self._customers:
-            return Refusal(f"{message.sender} is no customer", final=True)
+        refusal = self._unknown(message.sender)
+        if refusal is not None:
+            return refusal
         if message.number != 1:
             return Refusal("expected number 1 first", final=False)
         deal, customer = message.deal, message.sender
         match message:
-            case RequestQuote() if "posted" in self._protocols:
+            case RequestQuote() if "posted" in self.protocols:
                 return PostedOwner(self, deal, customer)
-            case Offer() if "bargaining" in self._protocols:
+            case Offer() if "bargaining" in self.protocols:
                 return BargainingOwner(
                     self, deal, customer, concession=self._concede, patience=self.validity
                 )
-            case CallForBids(rule="tender") if "tender" in self._protocols:
+            case CallForBids(rule="tender") if "tender" in self.protocols:
                 return TenderOwner(self, deal, customer)
-            case CallForBids(reverse=True) if "auction" in self._protocols:
+            case CallForBids(reverse=True) if "auction" in self.protocols:
                 terms = self.terms(deal, customer, message.template, now)
                 agreed = None if isinstance(terms, Refusal) else terms
                 return Bidder(
@@ -520,12 +534,18 @@ class TradeServer:
         """Let a customer bid who asks for it; return why not, empty for one who may bid."""
         if message.sender in auction.parties:
             return ""
-        if self._customers is not None and message.sender not in self._customers:
-            return f"{message.sender} is no customer"
+        refusal = self._unknown(message.sender)
+        if refusal is not None:
+            return refusal.reason
         if not isinstance(message, RequestQuote) or len(auction.parties) >= MOST_BIDDERS:
             return "is no bidder of this auction"
         auction.admit(message.sender)
         return ""
+
+    def _unknown(self, customer: str) -> Refusal | None:
+        if self._customers is None or customer in self._customers:
+            return None
+        return Refusal(f"{customer} is no customer", final=True)
 
     def _over_limit(
         self, customer: str, processors: int, start: float, end: float
@@ -557,21 +577,9 @@ class TradeServer:
 
     def _pass(self, now: float) -> None:
         """Let time pass: supply and demand move the price, past commitments are forgotten."""
-        rule = self._pricing.adjusting
+        rule = self.pricing.adjusting
         if rule is not None:
-            current = math.floor(now / rule.every)
-            # A clock that is set far ahead must not cost a loop over millions of periods.
-            known, factor = self.adjusted.period, self.adjusted.factor
-            begin = current if known is None else max(known, current - _PERIODS)
-            for period in range(begin, current):
-                # Use at each period's end, by the commitments known now.
-                used = self.capacity.used((period + 1) * rule.every)
-                factor = adjusted(rule, factor, used / self.capacity.processors)
-            # Never back: when the clock is put back, a period must not move the price a second
-            # time.
-            self.adjusted = AdjustedFactor(
-                factor, current if known is None else max(known, current)
-            )
+            self.adjusted = adjusted_until(rule, self.adjusted, now, self.capacity)
         # Starts up to one validity ago may still be accepted: what was busy then must stay known.
         self.capacity.forget(now, now - self.validity)
 

@@ -20,7 +20,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
-from bursar.market.agreement import Agreement, SignedRecord, Terms, UsageRecord, signed_bytes
+from bursar.market.agreement import (
+    EXCUSED,
+    Agreement,
+    SignedRecord,
+    Terms,
+    UsageRecord,
+    signed_bytes,
+)
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import MICROS, Micros, format_amount, rental_charge, to_micros
 
@@ -86,7 +93,7 @@ def penalty_for(terms: Terms, delivered: float, ended: float) -> Micros:
     Parameters
     ----------
     delivered
-        Processor-seconds that were delivered.
+        Processor-seconds that were delivered, or were not by the customer's own doing.
     ended
         When the agreement ended, seconds since the epoch.
     """
@@ -201,12 +208,14 @@ def audit(
         One line for each finding; empty when there is none.
     """
     terms, found, jobs = agreement.terms, [], set[str]()
-    delivered = 0.0
+    delivered = excused = 0.0
     for record in records:
         if (record.provider, record.customer) != (agreement.owner, agreement.customer):
             found.append(f"record {record.job} is of other parties")
         elif record.job in jobs:
             found.append(f"record {record.job} is there twice")
+        elif record.status == EXCUSED:
+            excused += record.delivered
         else:
             delivered += record.delivered
         jobs.add(record.job)
@@ -219,7 +228,7 @@ def audit(
             f"signed {delivered:.1f} processor-seconds, of which there were {held:.1f} at the most"
         )
     gross = min(terms.charge(delivered), terms.amount) if delivered else 0
-    owed = penalty_for(terms, delivered, ended)
+    owed = penalty_for(terms, delivered + excused, ended)
     # The owner's clock may have moved on between its records and its word.
     slack = math.ceil(_SLACK * terms.processors * terms.unit_price * MICROS)
     if penalty < owed - slack:

@@ -103,6 +103,7 @@ class PilotSupervisor:
         # Other nodes of the lease, and this one's later workers, have other names.
         self._name = f"{credential.site}-{credential.lease}-{socket.gethostname()}-{os.getpid()}"
         self._count = 0
+        self._deaths = 0
         self._must_end = False
 
     def run(self) -> int:
@@ -125,6 +126,7 @@ class PilotSupervisor:
                 # A worker that was let in is proof that all is well: patience and count begin anew.
                 lost, wait, deaths = now, _FIRST_WAIT, 0
             elif code != _NOT_REACHED:
+                self._deaths += 1
                 deaths = deaths + 1 if now - began < SOON else 1
                 lost, wait = now, _FIRST_WAIT * 2 ** (deaths - 1)
                 if deaths > MOST_DEATHS:
@@ -178,6 +180,7 @@ class PilotSupervisor:
             grace=given.grace,
             idle=given.idle,
             seal_key=os.environ.get(SEAL_KEY, ""),
+            deaths=self._deaths,
         )
         try:
             # As long as it has no task a signal may end it where it is.

@@ -396,6 +396,7 @@ class AsyncServiceClient:
     # The owner's business.
 
     prices = _request(calls.prices)
+    prices_ahead = _request(calls.prices_ahead)
     reprice = _request(calls.reprice)
     sales = _request(calls.sales)
     revenue = _request(calls.revenue)

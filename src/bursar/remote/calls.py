@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from bursar.market.agreement import SignedRecord
+from bursar.market.price_forecast import HourlyPrice
 from bursar.market.trade_messages import AnyMessage, TradeMessage
 from bursar.model.errors import InputError
 from bursar.model.money import Pricing
@@ -367,6 +368,25 @@ def account() -> ApiCall[api.AccountInfo]:
 def prices() -> ApiCall[Pricing]:
     """Ask for the owner's prices, with the rules by which they change."""
     return request(routes.PRICES)
+
+
+def prices_ahead(
+    user: str = "",
+    *,
+    processors: int = 1,
+    seconds: float = 3600.0,
+    since: float | None = None,
+    count: int = 24,
+) -> ApiCall[list[HourlyPrice]]:
+    """Ask what the owner would ask of a user, at a time and at the full hours after it."""
+    return request(
+        routes.PRICES_AHEAD,
+        user=user,
+        processors=processors,
+        seconds=seconds,
+        since=since,
+        count=count,
+    )
 
 
 def reprice(pricing: Pricing) -> ApiCall[None]:

@@ -233,6 +233,7 @@ class ServiceClient(_BlockingFacade[AsyncServiceClient]):
     # The owner's business.
 
     prices = waiting(AsyncServiceClient.prices)
+    prices_ahead = waiting(AsyncServiceClient.prices_ahead)
     reprice = waiting(AsyncServiceClient.reprice)
     sales = waiting(AsyncServiceClient.sales)
     revenue = waiting(AsyncServiceClient.revenue)

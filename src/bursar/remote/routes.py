@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from bursar.market.agreement import SignedRecord
+from bursar.market.price_forecast import HourlyPrice
 from bursar.market.trade_messages import AnyMessage
 from bursar.model.errors import InputError
 from bursar.model.money import Pricing
@@ -103,6 +104,29 @@ class PeriodQuery(RequestStruct, frozen=True):
 
     since: EpochSeconds = 0.0
     until: EpochSeconds | None = None
+
+
+class PricesAheadQuery(RequestStruct, frozen=True):
+    """
+    Select begins for which an owner says what it would ask.
+
+    Parameters
+    ----------
+    user
+        Customer who would buy; empty: nobody known.
+    processors, seconds
+        What would be bought.
+    since
+        First begin, seconds since the epoch; None: now. The others are the full hours after it.
+    count
+        Number of begins.
+    """
+
+    user: Annotated[str, Meta(max_length=200)] = ""
+    processors: Annotated[int, Meta(ge=1, le=10**9)] = 1
+    seconds: Annotated[float, Meta(gt=0, le=1e12)] = 3600.0
+    since: EpochSeconds | None = None
+    count: Annotated[int, Meta(ge=1, le=168)] = 24
 
 
 class HeardQuery(RequestStruct, frozen=True):
@@ -480,6 +504,14 @@ REPRICE = _route(
 )
 PRICES = _route(
     "GET /trade/prices", "prices", "sell", Pricing, "What the owner asks now, with its rules"
+)
+PRICES_AHEAD = _route(
+    "GET /trade/prices/ahead",
+    "prices_ahead",
+    "sell",
+    list[HourlyPrice],
+    "What the owner would ask of a user in the hours to come",
+    query=PricesAheadQuery,
 )
 REVENUE = _route(
     "GET /trade/revenue",

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from bursar.market.price_forecast import HourlyPrice
 from bursar.market.purchasing import TradeResult
 from bursar.market.trade_manager import OwnerAnswer
 from bursar.model.money import Pricing, format_amount
@@ -218,10 +219,39 @@ def print_status(status: Mapping[str, Any]) -> None:
     Console().print(table_of("", "", rows=rows))
 
 
-def price_document(prices: Pricing, currency: str) -> dict[str, Any]:
-    """Return a pricing policy as a JSON document; the base is per processor-second."""
+def price_document(prices: Pricing, currency: str, ahead: Sequence[HourlyPrice]) -> dict[str, Any]:
+    """
+    Return a pricing policy, and what is asked in the hours to come, as a JSON document.
+
+    Prices are in currency units per processor-second, amounts in micro-units.
+    """
     rules = [msgspec.to_builtins(rule) for rule in prices.rules]
-    return {"base": prices.base, "currency": currency, "rules": rules}
+    hours = [msgspec.structs.asdict(price) for price in ahead]
+    return {"base": prices.base, "currency": currency, "rules": rules, "ahead": hours}
+
+
+def print_hourly_prices(ahead: Sequence[HourlyPrice], currency: str) -> None:
+    """Print a row for each begin: unit price and total price, or why nothing is sold."""
+    from rich.console import Console
+
+    def unit(price: float | None) -> str:
+        return "" if price is None else f"{price * HOUR:.6g}"
+
+    # Prices of bookings are a column only where they are others.
+    is_booked = any(price.booked not in (None, price.unit_price) for price in ahead)
+    rows = [
+        (
+            time.strftime("%m-%d %H:%M", time.localtime(price.start)),
+            unit(price.unit_price),
+            *((unit(price.booked),) if is_booked else ()),
+            "" if price.amount is None else format_amount(price.amount, currency),
+            plain(price.reason) or ("the reserve" if price.at_reserve else ""),
+        )
+        for price in ahead
+    ]
+    heads = ("from", f"{currency}/core-hour", *(("booked now",) if is_booked else ()), "price", "")
+    right = slice(1, 4 if is_booked else 3)
+    Console().print(table_of(*heads, rows=rows, right=right, whole=slice(1)))
 
 
 def print_price(prices: Pricing, currency: str) -> None:

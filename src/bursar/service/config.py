@@ -418,6 +418,19 @@ class UserSettings(TomlTable, frozen=True):
     ] = msgspec.field(default_factory=Quota, name="limits")
 
 
+class GroupSettings(TomlTable, frozen=True):
+    """A group of users, a project: how much of the shared processors it gets when others wait."""
+
+    weight: Annotated[
+        float,
+        Meta(
+            description="Share of the processors beside other groups whose tasks wait; 1.",
+            gt=0,
+            le=1e6,
+        ),
+    ] = 1.0
+
+
 class TaskSettings(TomlTable, frozen=True):
     """Limits and environment of tasks."""
 
@@ -485,6 +498,8 @@ class ServiceConfig:
         The user whom everybody on this machine is, without security.
     only_listed_users
         Whether a certificate is no way in for users whom ``users`` does not name.
+    groups
+        Weights of groups; users of no group that has one count one each.
     scrapers
         Users who may read the metrics without being administrators.
     """
@@ -500,6 +515,7 @@ class ServiceConfig:
     sealed: SealingFiles | None = None
     owner: str = "owner"
     users: Mapping[str, UserSettings] = field(default_factory=dict)
+    groups: Mapping[str, GroupSettings] = field(default_factory=dict)
     only_listed_users: bool = False
     selling: MarketSettings = field(default_factory=MarketSettings)
     scrapers: frozenset[str] = frozenset()
@@ -512,6 +528,20 @@ class ServiceConfig:
         """Return the local account of a user's tasks; empty: the service's own."""
         known = self.users.get(user)
         return known.local_user if known and known.local_user else self.tasks.local_user
+
+    def project_of(self, user: str) -> tuple[str, float]:
+        """
+        Return the project of a user and the project's weight.
+
+        The project is the heaviest of the user's groups that have a weight; a user of no such
+        group is a project of one.
+        """
+        known = self.users.get(user)
+        weighted = self.groups.keys() & known.groups if known is not None else set[str]()
+        if not weighted:
+            return f"user {user}", 1.0
+        group = max(weighted, key=lambda name: (self.groups[name].weight, name))
+        return f"group {group}", self.groups[group].weight
 
     def scopes_of(self, user: str) -> frozenset[Scope]:
         """Return the scopes of a user's certificate."""

@@ -23,6 +23,7 @@ from bursar.service.config import (
     Address,
     CertificateFiles,
     ExchangeSettings,
+    GroupSettings,
     HttpLimits,
     LogSettings,
     MarketSettings,
@@ -252,6 +253,9 @@ class ServiceFile(TomlTable, frozen=True):
     users: Annotated[dict[str, UserSettings], Meta(description="Users, by name.")] = msgspec.field(
         default_factory=dict
     )
+    groups: Annotated[
+        dict[str, GroupSettings], Meta(description="Groups of users that have a weight, by name.")
+    ] = msgspec.field(default_factory=dict)
     tasks: Annotated[TasksTable, Meta(description="Limits and environment of tasks.")] = (
         msgspec.field(default_factory=TasksTable)
     )
@@ -396,6 +400,9 @@ def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
         if not name or len(name) > 200 or not name.isprintable():
             raise InputError("expected a name", where=place)
         _check_local_user(user.local_user, f"{place}.local_user", site)
+    used = frozenset[str]().union(*(user.groups for user in file.users.values()))
+    for name in file.groups.keys() - used:
+        raise InputError("no user is in this group", where=joined("groups", name))
     return ServiceConfig(
         name=site.name,
         folder=(folder / Path(table.folder).expanduser()) if table.folder else state_folder(),
@@ -408,6 +415,7 @@ def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
         sealed=sealed,
         owner=table.owner,
         users=file.users,
+        groups=file.groups,
         only_listed_users=table.only_listed_users,
         selling=file.market,
         scrapers=frozenset(table.scrapers),

@@ -11,8 +11,10 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
+from bursar.engine.fair_turns import ProjectTurns
 from bursar.model.money import Pricing
 from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
@@ -142,6 +144,7 @@ class ExecutionService:
             homes=homes or InstanceHomes(config.folder / HOMES, self._owner_of),
             limits=config.limits,
             own_limits=config.own_limits(),
+            turns=partial(ProjectTurns, config.project_of) if config.groups else None,
             processors=config.site.processors,
             memory=config.site.memory,
             on_event=log_message,

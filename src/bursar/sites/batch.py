@@ -182,7 +182,7 @@ class BatchSite:
             )
             self._pilots[pilot.name] = entry
             self._watch.add(entry.job, lambda report, entry=entry: self._on_report(entry, report))  # type: ignore[misc]
-            held[pilot.name] = HeldPilot(entry.lost, partial(self._release, entry, admission))
+            held[pilot.name] = entry.held(partial(self._release, entry, admission))
         return held
 
     async def end_others(self, pilots: Collection[str]) -> None:
@@ -328,7 +328,7 @@ class BatchSite:
             if isinstance(error, SiteError):
                 raise self._in_its_name(error) from None
             raise
-        return HeldPilot(entry.lost, partial(self._release, entry, admission))
+        return entry.held(partial(self._release, entry, admission))
 
     async def _hand_over(self, entry: BatchPilot, admission: PilotAdmission) -> None:
         """Write the pilot's credential at the site, and wait until the job is in the queue."""
@@ -461,6 +461,7 @@ class BatchSite:
                 entry.fail(SiteError(f"{what} is held: {report.reason}"))
             case "ended":
                 loss: AllocationLoss = "ended" if report.how in ("completed", "timeout") else "lost"
+                entry.has_quit = report.how in ("completed", "failed")
                 reason = f", {report.reason}" if report.reason else ""
                 message = f"{what} has ended: {report.how}{reason}"
                 if report.how == "failed":

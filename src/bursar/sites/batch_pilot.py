@@ -124,6 +124,8 @@ class BatchPilot:
         Done when the pilot has its processors, or fails when it never will.
     lost
         Done when the job has ended by itself: how, and why in words.
+    has_quit
+        Whether the program of the job has ended by itself, and not with its node or time.
     """
 
     pilot: Allocation
@@ -139,6 +141,7 @@ class BatchPilot:
     submitted: asyncio.Future[None] = field(default_factory=_future)
     begun: asyncio.Future[None] = field(default_factory=_future)
     lost: asyncio.Future[tuple[AllocationLoss, str]] = field(default_factory=_future)
+    has_quit: bool = False
 
     @classmethod
     def adopted(
@@ -157,6 +160,10 @@ class BatchPilot:
         for future in (entry.submitted, entry.begun):
             future.set_result(None)
         return entry
+
+    def held(self, release: Callable[[], Awaitable[None]]) -> "HeldPilot":
+        """Return the handle of the pilot, which ``release`` ends."""
+        return HeldPilot(self.lost, release, lambda: self.has_quit)
 
     def granted(self, report: JobReport | None, now: float) -> tuple[int | None, float | None]:
         """
@@ -201,15 +208,24 @@ class HeldPilot:
         Done when the job or machine is gone by itself: how, and why in words.
     release
         Coroutine function that ends the pilot.
+    quit
+        Returns whether the pilot's program has ended by itself while its node was there.
     """
 
     def __init__(
         self,
         lost: "asyncio.Future[tuple[AllocationLoss, str]]",
         release: Callable[[], Awaitable[None]],
+        quit: Callable[[], bool] = lambda: False,
     ) -> None:
         self._lost = lost
         self._release = release
+        self._quit = quit
+
+    @property
+    def has_quit(self) -> bool:
+        """Whether the pilot's program has ended by itself while its node was there."""
+        return self._quit()
 
     @property
     def workers(self) -> int:

@@ -295,6 +295,11 @@ class HeldWorkers:
         """Workers that are there or will be again."""
         return self._workers.workers
 
+    @property
+    def has_quit(self) -> bool:
+        """Whether all workers have ended: this machine is there, or nobody could say so."""
+        return not self._workers.workers
+
     async def lost(self) -> tuple[AllocationLoss, str]:
         """Wait for ever: no other party can take this machine's processors away."""
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]

@@ -58,6 +58,15 @@ class HeldProcessors(Protocol):
         """Give the processors back; nothing of the pilot is left at the site."""
 
 
+@runtime_checkable
+class QuittableProcessors(HeldProcessors, Protocol):
+    """Processors whose site knows whether their workers ended by themselves."""
+
+    @property
+    def has_quit(self) -> bool:
+        """Whether the last worker, or what started it, has ended while its node was there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeteredTime:
     """

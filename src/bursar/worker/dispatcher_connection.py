@@ -285,6 +285,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         Account to switch to after reading the settings; None: stay the starter's user.
     limits
         Resource limits of the worker and its tasks; None: none.
+    deaths
+        Number of workers that ended by themselves on these processors before this one.
     """
 
     host: str
@@ -303,6 +305,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     owner: int | None = None
     account: UnixAccount | None = None
     limits: ResourceLimits | None = None
+    deaths: int = 0
 
 
 def make_connection(settings: WorkerSettings) -> DispatcherConnection:
@@ -342,4 +345,5 @@ def hello_of(settings: WorkerSettings, holds: tuple[tuple[int, int], ...] = ()) 
         bool(settings.seal_pem),
         memory,
         f"{socket.gethostname()}:{group}",
+        settings.deaths,
     )

@@ -304,7 +304,7 @@ class LocalWorkers:
             process.close()
         self._processes.clear()
 
-    async def _spawn(self, name: str, share: int, endpoint: Endpoint) -> None:
+    async def _spawn(self, name: str, share: int, endpoint: Endpoint, deaths: int = 0) -> None:
         host, port = endpoint.address
         settings = WorkerSettings(
             host=host,
@@ -314,6 +314,7 @@ class LocalWorkers:
             site=self._site,
             lease=self._lease,
             processors=share,
+            deaths=deaths,
         )
         marks = {RUN: endpoint.run, WORKER: name}
         try:
@@ -328,7 +329,7 @@ class LocalWorkers:
 
     async def _watch(self, name: str, share: int, endpoint: Endpoint) -> None:
         loop = asyncio.get_running_loop()
-        deaths = 0
+        deaths = died = 0
         while True:
             born = loop.time()
             code = await self._processes[name].wait()
@@ -339,6 +340,7 @@ class LocalWorkers:
             await asyncio.to_thread(kill_leftovers, endpoint.run, name)
             # A worker that lived for a while and died is no sign that the next one will die, too.
             deaths = deaths + 1 if loop.time() - born < SOON else 1
+            died += 1
             if deaths > MOST_DEATHS:
                 self._on_event(f"worker {name} died {deaths} times in a row and is given up")
                 return
@@ -348,7 +350,7 @@ class LocalWorkers:
             if await self._left_within(0.1 * 2 ** (deaths - 1)):
                 return
             try:
-                await self._spawn(name, share, endpoint)
+                await self._spawn(name, share, endpoint, died)
             except SiteError as error:
                 self._on_event(f"{error}; worker {name} is given up")
                 return

@@ -34,14 +34,14 @@ def test_no_moment_is_charged_twice(story: list[tuple[str, int, float]], end: fl
     """Clocks of different lives go forth and back; the end is never before what was charged."""
     deal, charged = fresh(), list[ProcessorSpan]()
     for kind, processors, now in story:
-        deal, interval = (
+        deal, metered = (
             on_service_restarted(deal, now)
             if kind == "crash"
             else on_processors_ready(deal, processors, now)
         )
-        charged += [] if interval is None else [interval]
-    deal, interval = on_processors_ready(deal, 0, end)
-    charged += [] if interval is None else [interval]
+        charged += [one.span for one in metered]
+    deal, metered = on_processors_ready(deal, 0, end)
+    charged += [one.span for one in metered]
     deal = on_agreement_ended(deal, end, 0)
 
     assert all(one.end <= other.start for one, other in pairwise(charged))

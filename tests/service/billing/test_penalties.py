@@ -83,6 +83,60 @@ def test_an_owner_that_is_away_pays_too() -> None:
     assert shop.billing.faults() == []
 
 
+def test_workers_that_the_customer_ended_cost_no_penalty_and_no_money() -> None:
+    """Ready for 400 s, ended by a task for 500, and lost by the owner for the last 100."""
+    shop = Shop(selling=SELLING)
+    agreement = bought(shop)
+    admission = shop.billing.admission
+    admission.ready(agreement.id, 2)
+    shop.wait(400.0)
+    admission.ready(agreement.id, 0, excused=2)
+    shop.wait(500.0)
+    admission.ready(agreement.id, 0)
+    shop.wait(600.0)
+    (info,) = shop.billing.agreements("ann").agreements
+    # 400 s delivered: 400 SU; missing by the owner: 2 x (100 - 60) s x 0.5 SU x 0.5 = 20 SU.
+    assert (info.charged, info.penalty) == (380 * MICROS, 20 * MICROS)
+    records = [signed.record for signed in shop.billing.accounts.usage("ann")]
+    assert [(r.status, r.delivered, r.owed) for r in records] == [
+        ("succeeded", 800.0, 800.0),
+        ("excused", 1_000.0, 0.0),
+    ]
+    (line,) = shop.billing.accounts.invoice("ann").lines
+    assert line.processor_seconds == 800.0
+    assert shop.billing.faults() == []
+
+
+def test_what_is_excused_in_hindsight_is_not_missing() -> None:
+    """The worker that comes back says why it was away; a kill and a restart change nothing."""
+    shop = Shop(selling=SELLING)
+    agreement = bought(shop)
+    admission = shop.billing.admission
+    admission.ready(agreement.id, 2)
+    shop.wait(100.0)
+    admission.ready(agreement.id, 1)
+    shop.wait(800.0)
+    admission.ready(agreement.id, 2, excused_before=1)
+    shop.journal.commit()
+    shop.crash()
+    shop.billing.admission.ready(agreement.id, 2)
+    shop.wait(600.0)
+    (info,) = shop.billing.agreements("ann").agreements
+    assert info.penalty == 0
+    assert info.charged == (200 + 800 + 200) * MICROS // 2
+    assert shop.billing.faults() == []
+
+
+def test_time_that_is_excused_is_never_paid_though_nothing_else_came() -> None:
+    """Not even the price that is due once."""
+    shop = Shop(selling=SELLING)
+    agreement = bought(shop)
+    shop.billing.admission.ready(agreement.id, 0, excused=2)
+    shop.wait(2_000.0)
+    info = shop.billing.agreement("ann", agreement.id)
+    assert (info.state, info.charged, info.penalty) == ("over", 0, 0)
+
+
 @given(
     penalty=st.floats(0, 1),
     spans=st.lists(st.tuples(st.integers(0, 3), st.floats(1, 400)), max_size=6),

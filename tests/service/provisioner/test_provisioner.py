@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bursar.dispatch.credential import PilotTerms
+from bursar.engine.lease_admission import LeaseAdmission
 from bursar.model.allocation import Allocation, AllocationLoss, AllocationRequest
 from bursar.model.errors import SiteError
 from bursar.model.matching import SiteStatus
@@ -45,6 +46,7 @@ class Hub:
     expected: dict[str, str] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     on_change: Callable[[], None] = lambda: None
+    admission: LeaseAdmission = field(default_factory=LeaseAdmission)
 
     def gathered(self) -> None:
         self.said.append("gathered")
@@ -226,12 +228,16 @@ class Journal:
 class Desk:
     wanted: dict[str, WorkerDemand] = field(default_factory=dict)
     told: list[tuple[str, int]] = field(default_factory=list)
+    excuses: list[int] = field(default_factory=list)
 
     def pools(self, now: float) -> Mapping[str, WorkerDemand]:
         return {pool: w for pool, w in self.wanted.items() if now < w.until}
 
-    def ready(self, pool: str, processors: int) -> None:
+    def ready(
+        self, pool: str, processors: int, *, excused: int = 0, excused_before: int = 0
+    ) -> None:
         self.told.append((pool, processors))
+        self.excuses.append(excused)
 
 
 @dataclass

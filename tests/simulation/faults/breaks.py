@@ -32,6 +32,7 @@ from bursar.remote import messages as api
 from bursar.service.billing.agreement_registry import AgreementRecord
 from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.billing.service_billing import PriceList, ServiceBilling
+from bursar.service.billing.service_ledger import ServiceLedger
 from bursar.service.billing.shared_usage import (
     SHARED_USAGE,
     SharedUsage,
@@ -511,6 +512,30 @@ def _retries_begin_anew_after_a_crash(patch: pytest.MonkeyPatch) -> None:
     _after_restoring(patch, lambda tasks: tasks.failures.clear())
 
 
+def _penalties_are_capped_at_the_charge(patch: pytest.MonkeyPatch) -> None:
+    real = ServiceLedger.penalise
+
+    def penalise(
+        self: ServiceLedger, user: str, agreement: str, charged: int, penalty: int, now: float
+    ) -> None:
+        if charged:
+            real(self, user, agreement, charged, min(charged, penalty), now)
+
+    patch.setattr(ServiceLedger, "penalise", penalise)
+
+
+def _penalties_are_paid_twice(patch: pytest.MonkeyPatch) -> None:
+    real = ServiceLedger.penalise
+
+    def penalise(
+        self: ServiceLedger, user: str, agreement: str, charged: int, penalty: int, now: float
+    ) -> None:
+        real(self, user, agreement, charged, penalty, now)
+        real(self, user, f"{agreement}-again", 0, penalty, now)
+
+    patch.setattr(ServiceLedger, "penalise", penalise)
+
+
 BREAKS = (
     Break("answers before it is durable", _acknowledges_before_it_is_durable, 1),
     Break("writes the records of one turn in pieces", _a_turn_is_written_in_pieces, 220),
@@ -568,4 +593,6 @@ BREAKS = (
     Break("children of a failure start", _children_of_failures_start),
     Break("a crash forgets which children are barred", _barred_children_are_forgotten),
     Break("a crash forgets failed tries", _retries_begin_anew_after_a_crash),
+    Break("a penalty beyond the charge is not paid", _penalties_are_capped_at_the_charge),
+    Break("a penalty is paid twice", _penalties_are_paid_twice),
 )

@@ -7,12 +7,13 @@ returns the next record.
 
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from bursar.market.agreement import Agreement, UsageRecord
+from bursar.market.agreement import EXCUSED, Agreement, UsageRecord
 from bursar.market.usage import AgreementRates, charge, penalty_for
 from bursar.model.money import Micros, Refusal
 from bursar.provisioning.accounting import ProcessorSpan
@@ -37,12 +38,15 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     ----------
     ready
         Processors of the agreement that have workers now.
+    excused
+        Processors of the agreement that have no workers now by the customer's own doing: no penalty
+        is owed for them, and no price.
     since, seen
-        Start and end of the time for which ``ready`` is known, seconds since the epoch; nothing is
-        known between a crash and the restart. Neither goes back, even if the clock does after a
-        restart: no moment is charged twice.
+        Start and end of the time for which ``ready`` and ``excused`` are known, seconds since the
+        epoch; nothing is known between a crash and the restart. Neither goes back, even if the
+        clock does after a restart: no moment is charged twice.
     intervals
-        Number of delivered intervals that have been metered.
+        Number of delivered and excused intervals that have been metered.
     begun
         When all its processors were ready; None: not yet.
     ended
@@ -60,6 +64,7 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     agreement: Agreement
     ready: int = 0
+    excused: int = 0
     since: float = 0.0
     seen: float = 0.0
     intervals: int = 0
@@ -81,6 +86,11 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         return self.agreement.terms.end
 
     @property
+    def is_metering(self) -> bool:
+        """Whether time that passes now is delivered, or excused."""
+        return self.ready > 0 or self.excused > 0
+
+    @property
     def is_open(self) -> bool:
         """Whether the agreement has neither ended nor been cancelled."""
         return self.ended is None
@@ -94,52 +104,79 @@ class AgreementRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         return "running" if now >= self.start else "signed"
 
 
+@dataclass(frozen=True, slots=True)
+class MeteredSpan:
+    """Processors of an agreement that were ready, or excused, from one time to another."""
+
+    span: ProcessorSpan
+    is_excused: bool = False
+
+
+Metered = tuple[MeteredSpan, ...]
+"""What is to be metered of an agreement, at the end of a time in which nothing has changed."""
+
+
 def on_processors_ready(
-    deal: AgreementRecord, processors: int, now: float
-) -> tuple[AgreementRecord, ProcessorSpan | None]:
+    deal: AgreementRecord,
+    processors: int,
+    now: float,
+    *,
+    excused: int = 0,
+    excused_before: int = 0,
+) -> tuple[AgreementRecord, Metered]:
     """
     Note the number of the agreement's processors that have workers from now on.
+
+    Parameters
+    ----------
+    excused
+        Processors that have none from now on by the customer's own doing.
+    excused_before
+        The same of the time that ends now, where that becomes known only now.
 
     Returns
     -------
     tuple
-        The updated record, and the interval to be metered, if there is one.
+        The updated record, and the intervals to be metered.
     """
     # The clock of this life may be behind that of the last: time that was metered is not metered
     # again.
     now = max(now, deal.seen)
-    interval = _until(deal, now)
+    metered = _until(replace(deal, excused=max(deal.excused, excused_before)), now)
+    most = deal.agreement.processors
     # A worker may bring more processors than were sold; these are not charged.
-    fresh = min(processors, deal.agreement.processors)
+    fresh = min(processors, most)
     begun = deal.begun
     # Workers may be ready before the start; the agreement begins at its start all the same.
-    if begun is None and fresh == deal.agreement.processors and now < deal.end:
+    if begun is None and fresh == most and now < deal.end:
         begun = max(now, deal.start)
-    count = deal.intervals + (interval is not None)
-    return replace(deal, ready=fresh, since=now, seen=now, intervals=count, begun=begun), interval
+    count = deal.intervals + len(metered)
+    excused = min(excused, most - fresh)
+    changed = replace(
+        deal, ready=fresh, excused=excused, since=now, seen=now, intervals=count, begun=begun
+    )
+    return changed, metered
 
 
-def on_service_restarted(
-    deal: AgreementRecord, now: float
-) -> tuple[AgreementRecord, ProcessorSpan | None]:
+def on_service_restarted(deal: AgreementRecord, now: float) -> tuple[AgreementRecord, Metered]:
     """Close the last known interval: deliveries while the service was down do not count."""
     # Until the last checkpoint only: what came between that and the crash nobody has written down.
     # The customer is not charged for what cannot be shown.
-    interval = _until(deal, deal.seen)
+    metered = _until(deal, deal.seen)
     now = max(now, deal.seen)
-    count = deal.intervals + (interval is not None)
-    return replace(deal, ready=0, since=now, seen=now, intervals=count), interval
+    count = deal.intervals + len(metered)
+    return replace(deal, ready=0, excused=0, since=now, seen=now, intervals=count), metered
 
 
 def on_clock_jumped(
     deal: AgreementRecord, before: float, after: float
-) -> tuple[AgreementRecord, ProcessorSpan | None]:
+) -> tuple[AgreementRecord, Metered]:
     """Skip the time over which the clock jumped: nothing was delivered in it."""
     before = max(before, deal.seen)
-    interval = _until(deal, before)
+    metered = _until(deal, before)
     after = max(after, before)
-    count = deal.intervals + (interval is not None)
-    return replace(deal, since=after, seen=after, intervals=count), interval
+    count = deal.intervals + len(metered)
+    return replace(deal, since=after, seen=after, intervals=count), metered
 
 
 def on_time_passed(deal: AgreementRecord, now: float) -> AgreementRecord:
@@ -152,12 +189,12 @@ def on_agreement_ended(
 ) -> AgreementRecord:
     """Mark the agreement as ended, with the amount charged and the penalty that is owed for it."""
     ended = min(max(now, deal.seen), deal.end)
-    return replace(deal, ready=0, ended=ended, charged=charged, penalty=penalty)
+    return replace(deal, ready=0, excused=0, ended=ended, charged=charged, penalty=penalty)
 
 
 def on_agreement_cancelled(deal: AgreementRecord, now: float) -> AgreementRecord:
     """Mark the agreement as cancelled before the start."""
-    return replace(deal, ready=0, ended=now, cancelled=True)
+    return replace(deal, ready=0, excused=0, ended=now, cancelled=True)
 
 
 def amount_owed(deal: AgreementRecord, records: Iterable[UsageRecord]) -> Micros:
@@ -166,7 +203,7 @@ def amount_owed(deal: AgreementRecord, records: Iterable[UsageRecord]) -> Micros
 
     The charge is at most the agreed amount, and 0 when nothing was delivered.
     """
-    delivered = list(records)
+    delivered = [record for record in records if record.owed]
     # Nor the fixed price: where nothing was delivered nothing is owed.
     if not delivered:
         return 0
@@ -189,17 +226,22 @@ def next_event_time(deal: AgreementRecord, now: float, checkpoint: float) -> flo
     moments = [deal.end]
     if deal.start > now:
         moments.append(deal.start)
-    if deal.ready:
+    if deal.is_metering:
         moments.append(deal.seen + checkpoint)
     return min(moments, default=math.inf)
 
 
-def _until(deal: AgreementRecord, moment: float) -> ProcessorSpan | None:
+def _until(deal: AgreementRecord, moment: float) -> Metered:
     # Processors that were ready early, or stayed longer, are the owner's gift.
     begin, end = max(deal.since, deal.start), min(moment, deal.end)
-    if deal.ready == 0 or end <= begin:
-        return None
-    return ProcessorSpan(start=begin, end=end, processors=deal.ready)
+    if end <= begin:
+        return ()
+    excused = min(deal.excused, deal.agreement.processors - deal.ready)
+    return tuple(
+        MeteredSpan(ProcessorSpan(start=begin, end=end, processors=processors), is_excused)
+        for processors, is_excused in ((deal.ready, False), (excused, True))
+        if processors
+    )
 
 
 # Agreements from signature to settlement, with money and deliveries.
@@ -264,13 +306,13 @@ class AgreementRegistry:
     def open(self, now: float) -> None:
         """Close the open intervals of delivery, once all records were restored."""
         for deal in self.all_open():
-            if deal.ready:
+            if deal.is_metering:
                 self._follow(*on_service_restarted(deal, now))
 
     def skip(self, before: float, after: float) -> None:
         """Meter deliveries until the clock jumped, and go on from the time after the jump."""
         for deal in self.all_open():
-            if deal.ready:
+            if deal.is_metering:
                 self._follow(*on_clock_jumped(deal, before, after))
 
     @property
@@ -342,7 +384,15 @@ class AgreementRegistry:
             self._keep(on_agreement_cancelled(deal, now))
             self._on_change(agreement.id)
 
-    def ready(self, name: str, processors: int, now: float) -> None:
+    def ready(
+        self,
+        name: str,
+        processors: int,
+        now: float,
+        *,
+        excused: int = 0,
+        excused_before: int = 0,
+    ) -> None:
         """
         Note how many processors have workers, and meter the time with the number so far.
 
@@ -353,18 +403,24 @@ class AgreementRegistry:
         ----------
         name
             Identifier of the agreement.
+        excused, excused_before
+            Processors without workers by the customer's doing; see :func:`on_processors_ready`.
         """
         deal = self._deals[name]
+        after, metered = on_processors_ready(
+            deal, processors, now, excused=excused, excused_before=excused_before
+        )
         # Unchanged numbers are not recorded: they would cut the time into intervals that mean
         # nothing.
-        if deal.is_open and deal.ready != min(processors, deal.agreement.processors):
-            self._follow(*on_processors_ready(deal, processors, now))
+        is_new = (after.ready, after.excused) != (deal.ready, deal.excused)
+        if deal.is_open and (is_new or excused_before > deal.excused):
+            self._follow(after, metered)
             self._on_change(name)
 
     def checkpoint(self, now: float) -> None:
         """Note once a minute that delivery goes on."""
         for deal in self.all_open():
-            if deal.ready and now >= deal.seen + CHECKPOINT:
+            if deal.is_metering and now >= deal.seen + CHECKPOINT:
                 # One record a minute bounds what a crash loses; the previous one dies with it.
                 self._keep(on_time_passed(deal, now))
 
@@ -381,8 +437,10 @@ class AgreementRegistry:
         deal = self._follow(*on_processors_ready(self._deals[name], 0, now))
         records = self._meter.of(name)
         charged = amount_owed(deal, records)
-        delivered = math.fsum(record.delivered for record in records)
-        penalty = penalty_for(deal.agreement.terms, delivered, now)
+        # Excused time counts as if it had been delivered: the owner is not guilty of it.
+        kept = math.fsum(record.delivered for record in records)
+        # By the time that the agreement says it ended, which the customer checks the penalty by.
+        penalty = penalty_for(deal.agreement.terms, kept, min(deal.seen, deal.end))
         self._ledger.settle(name, charged, now)
         if penalty:
             self._ledger.penalise(deal.agreement.customer, name, charged, penalty, now)
@@ -390,20 +448,23 @@ class AgreementRegistry:
         self._on_change(name)
         return max(0, charged - penalty)
 
-    def _follow(self, deal: AgreementRecord, interval: ProcessorSpan | None) -> AgreementRecord:
-        """Keep a deal, and meter an interval that was delivered."""
-        if interval is not None:
-            agreement = deal.agreement
+    def _follow(self, deal: AgreementRecord, metered: Metered) -> AgreementRecord:
+        """Keep a deal, and meter the intervals that were delivered or are excused."""
+        agreement = deal.agreement
+        for number, interval in enumerate(metered, deal.intervals - len(metered) + 1):
             self._meter.note(
                 UsageRecord(
                     agreement=agreement.id,
                     provider=agreement.owner,
                     customer=agreement.customer,
                     # Counted up within the agreement, so that each record has a name of its own.
-                    job=str(deal.intervals),
-                    start=interval.start,
-                    end=interval.end,
-                    processors=interval.processors,
+                    job=str(number),
+                    start=interval.span.start,
+                    end=interval.span.end,
+                    processors=interval.span.processors,
+                    status=EXCUSED if interval.is_excused else "succeeded",
+                    # Nothing is to be paid for what is excused.
+                    agreed=0.0 if interval.is_excused else None,
                 )
             )
         self._keep(deal)
@@ -483,11 +544,12 @@ def _deal_faults(
             yield f"{name}: refunded {refunded}, owes a penalty of {deal.penalty}"
         if promise is not None and promise.user != deal.agreement.customer:
             yield f"{name}: {promise.user} pays for {deal.agreement.customer}"
-        delivered = sum(record.delivered for record in meter.of(name))
+        delivered = sum(record.owed for record in meter.of(name))
+        kept = sum(record.delivered for record in meter.of(name))
         most = deal.agreement.processors * deal.agreement.seconds
         # Sums of float seconds; a millisecond is no delivery beyond the agreement.
-        if delivered > most * (1 + 1e-9) + 1e-3:
-            yield f"{name}: delivered {delivered}, agreed on {most}"
+        if kept > most * (1 + 1e-9) + 1e-3:
+            yield f"{name}: delivered or excused {kept}, agreed on {most}"
         if deal.charged and not delivered:
             yield f"{name}: charged, and nothing delivered"
 

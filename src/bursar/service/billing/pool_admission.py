@@ -137,10 +137,27 @@ class PoolAdmission:
             if deal.start - SOON <= now < deal.end
         }
 
-    def ready(self, pool: str, processors: int) -> None:
-        """Note how many processors of an agreement have workers now."""
+    def ready(
+        self, pool: str, processors: int, *, excused: int = 0, excused_before: int = 0
+    ) -> None:
+        """
+        Note how many processors of an agreement have workers now.
+
+        Parameters
+        ----------
+        excused
+            Processors whose workers the customer's tasks have ended, from now on.
+        excused_before
+            The same of the time since the last call, where that was not known then.
+        """
         if pool in self._agreements.deals:
-            self._agreements.ready(pool, processors, self._clock())
+            self._agreements.ready(
+                pool,
+                processors,
+                self._clock(),
+                excused=excused,
+                excused_before=excused_before,
+            )
 
     def _not_shared(self) -> Refusal | None:
         if self._selling.must_buy:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
+from bursar.market.price_forecast import HourlyPrice, forecast_prices
 from bursar.market.pricing import CommittedCapacity, unit_price
 from bursar.market.trade_messages import TradeMessage
 from bursar.market.trade_server import BargainingRules, NegotiationProtocol, TradeServer
@@ -400,6 +401,38 @@ class ServiceBilling:
     def pricing(self) -> Pricing:
         """Prices that the owner asks, with the rules by which they change."""
         return self._prices.pricing
+
+    def prices_ahead(
+        self, user: str, processors: int, seconds: float, since: float | None, count: int
+    ) -> list[HourlyPrice]:
+        """
+        Return what would be asked of a user at a time and at the full hours after that time.
+
+        Parameters
+        ----------
+        since
+            First begin, seconds since the epoch; None, or a time that has passed: now.
+        count
+            Number of begins.
+
+        Raises
+        ------
+        ServiceError
+            422, when that is more, or later, than a deal may be.
+        """
+        now = self._clock()
+        try:
+            return forecast_prices(
+                self._owner,
+                user,
+                processors=processors,
+                seconds=seconds,
+                since=now if since is None else max(since, now),
+                count=count,
+                now=now,
+            )
+        except ValueError as error:
+            raise ServiceError("bad-value", 422, str(error)) from None
 
     def reprice(self, pricing: Pricing) -> None:
         """Set the prices from now on, until the configuration is changed."""

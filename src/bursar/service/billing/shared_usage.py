@@ -328,6 +328,6 @@ class UserAccounts:
             what=item.agreement,
             since=min(record.start for record in records),
             until=max(record.end for record in records),
-            processor_seconds=sum(record.delivered for record in records),
+            processor_seconds=sum(record.owed for record in records),
             amount=item.total,
         )

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bursar.engine.attempt_ends import attempts_failed
+from bursar.engine.fair_turns import FairQueue
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.task_states import ABSENT, CLAIMED, DELAYED, HELD, READY, WAITING
 from bursar.model.money import Refusal
@@ -93,6 +94,8 @@ class ServiceEngine:
         Limits of every user; None: the defaults.
     own_limits
         Limits of users who have others, by name.
+    turns
+        Makes the queue of a pool's users; None: their turns are equal.
     processors
         Processors of the site: a task that holds more is refused. None: no task is refused for
         its width.
@@ -112,6 +115,7 @@ class ServiceEngine:
         homes: InstanceHomes | Path,
         limits: EngineLimits | None = None,
         own_limits: Mapping[str, EngineLimits] = MappingProxyType({}),
+        turns: Callable[[], FairQueue[str]] | None = None,
         processors: int | None = None,
         memory: int | None = None,
         on_event: Callable[[str], None] | None = None,
@@ -133,6 +137,7 @@ class ServiceEngine:
         self._scheduler: TaskScheduler[Instance] = TaskScheduler(
             int.from_bytes(entropy(5), "big"), limits.limit
         )
+        self._scheduler.turns = turns or FairQueue
         self._recorder = ResultRecorder(
             journal=journal,
             billing=billing,

@@ -101,6 +101,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     _endpoint(routes.ACCOUNT, handlers.account),
     _endpoint(routes.REPRICE, handlers.reprice),
     _endpoint(routes.PRICES, handlers.prices),
+    _endpoint(routes.PRICES_AHEAD, handlers.prices_ahead),
     _endpoint(routes.REVENUE, handlers.revenue),
     _endpoint(routes.SALES, handlers.sales),
     _endpoint(routes.RESERVE, exchange_handlers.reserve),

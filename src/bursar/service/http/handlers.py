@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bursar.market.agreement import SignedRecord
+from bursar.market.price_forecast import HourlyPrice
 from bursar.market.trade_messages import AnyMessage
 from bursar.model.money import Pricing
 from bursar.remote import market_messages as market
@@ -26,6 +27,7 @@ from bursar.remote.routes import (
     FilesQuery,
     HeardQuery,
     PeriodQuery,
+    PricesAheadQuery,
     PutQuery,
     ResultsQuery,
     TasksQuery,
@@ -110,6 +112,13 @@ async def reprice(call: AuthorizedRequest, body: Pricing) -> None:
 async def prices(call: AuthorizedRequest) -> Pricing:
     """Return the owner's prices, with the rules by which they change."""
     return call.service.billing.pricing
+
+
+async def prices_ahead(call: AuthorizedRequest, query: PricesAheadQuery) -> list[HourlyPrice]:
+    """Return what would be asked of a user in the hours to come, for the owner."""
+    return call.service.billing.prices_ahead(
+        query.user, query.processors, query.seconds, query.since, query.count
+    )
 
 
 async def revenue(call: AuthorizedRequest, query: PeriodQuery) -> market.RevenueInfo:

@@ -26,9 +26,10 @@ from bursar.service.interfaces import (
 )
 from bursar.service.provisioner.lease_policies import LeasePolicy, ProvisioningView
 from bursar.service.provisioner.pool_backoffs import SHORTEST_PAUSE, PoolBackoffs
+from bursar.service.provisioner.worker_absences import WorkerAbsences
 from bursar.service.workers import WorkerServer
 from bursar.sites.allocation_keeper import AllocationKeeper
-from bursar.sites.protocol import HeldProcessors, Site
+from bursar.sites.protocol import HeldProcessors, QuittableProcessors, Site
 from bursar.store import Position, RecordStore
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
@@ -116,7 +117,9 @@ class WorkerProvisioner:
         self._positions: dict[str, Position] = {}  # of their records in the journal
         self._before: dict[Position, Allocation] = {}  # of an earlier life
         self._backoffs = PoolBackoffs(self._has_workers, notify)
-        self._reported: dict[str, int] = {}  # processors that billing was told of, by pool
+        self._absences = WorkerAbsences()
+        # Ready and excused processors that billing was told of, by pool.
+        self._reported: dict[str, tuple[int, int]] = {}
         self._kept: dict[str, float] = {}  # leases for which the site was asked to keep processors
         self._review_due = asyncio.Event()
         self._decided = -math.inf  # when, seconds since the epoch
@@ -272,7 +275,7 @@ class WorkerProvisioner:
     async def _decide(self) -> None:
         now = self._decided = self._clock()
         # Billing hears at once of workers that came or went: deliveries are metered from then.
-        self._report_ready_processors()
+        self._report_ready_processors(now)
         for name, lease in list(self._leases.items()):
             if lease.held is None:
                 continue
@@ -379,18 +382,44 @@ class WorkerProvisioner:
             if lease.allocation.pool == pool and name in loads
         )
 
-    def _report_ready_processors(self) -> None:
+    def _report_ready_processors(self, now: float) -> None:
         loads = self._workers.leases()
         ready: dict[str, int] = {}
         for name, lease in self._leases.items():
-            pool = lease.allocation.pool
-            if not is_shared(pool) and name in loads:
-                ready[pool] = ready.get(pool, 0) + loads[name].ready
-        for pool in sorted(self._reported.keys() | ready.keys()):
+            a = lease.allocation
+            if is_shared(a.pool):
+                continue
+            here = loads[name].ready if name in loads else 0
+            if here:
+                ready[a.pool] = ready.get(a.pool, 0) + here
+            if a.granted is not None and not a.leaving:
+                self._observe(lease, here, now)
+        wanted = self._billing.pools(now)
+        self._absences.keep(wanted)
+        reported = {}
+        for pool in sorted(self._reported.keys() | ready.keys() | wanted.keys()):
             count = ready.get(pool, 0)
-            if self._reported.get(pool, 0) != count:
-                self._billing.ready(pool, count)
-        self._reported = ready
+            missing = wanted[pool].processors - count if pool in wanted else 0
+            before, excused = self._absences.excused(pool, missing)
+            if before or self._reported.get(pool, (0, 0)) != (count, excused):
+                self._billing.ready(pool, count, excused=excused, excused_before=before)
+            if count or excused:
+                reported[pool] = count, excused
+        self._reported = reported
+
+    def _observe(self, lease: AllocationKeeper, ready: int, now: float) -> None:
+        """Take in whether a lease of an agreement lacks workers, and by whose doing."""
+        entry = self._workers.admission.leases.get(lease.name)
+        self._absences.observe(
+            lease.name,
+            lease.allocation.pool,
+            processors=lease.allocation.processors,
+            ready=ready,
+            replaced=0 if entry is None else entry.replaced,
+            now=now,
+        )
+        if isinstance(lease.held, QuittableProcessors) and lease.held.has_quit:
+            self._absences.quit(lease.name, now)
 
     async def _keep_processors(self) -> None:
         """Have the site reserve processors for leases that begin later, if the site can."""
@@ -427,14 +456,21 @@ class WorkerProvisioner:
             self._notify(f"{lease.name}: {error}")
             if lease.allocation.ready is None:  # nothing was given; otherwise it is over anyway
                 self._pause(lease.allocation, str(error))
-        if lease.allocation.lost is not None:
-            self._notify(f"{lease.name}: {lease.allocation.reason}")
+        a = lease.allocation
+        if a.lost is not None:
+            self._notify(f"{a.name}: {a.reason}")
+        has_quit = isinstance(lease.held, QuittableProcessors) and lease.held.has_quit
+        if has_quit and not a.leaving:
+            self._absences.quit(a.name, self._clock())
+        elif a.loss is not None:
+            self._absences.failed(a.name, a.pool)
         self._end(lease)
 
     def _end(self, lease: AllocationKeeper) -> None:
         """Remove a lease that is over, and kill the record."""
         a, now = lease.allocation, self._clock()
         self._leases.pop(a.name, None)
+        self._absences.over(a.name)
         self._workers.revoke(a.name)
         self._rules.pilot_ended(a.name, now, a.loss or "ended", a.reason)
         # If that is lost, its workers will not be there after a restart.

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from bursar.market.agreement import Agreement, DealTemplate
+from bursar.market.agreement import Agreement, DealTemplate, Terms, UsageRecord
 from bursar.market.trade_messages import (
     Accept,
     CallForBids,
@@ -18,7 +18,8 @@ from bursar.market.trade_messages import (
     RequestQuote,
     TradeMessage,
 )
-from bursar.model.money import to_micros
+from bursar.market.usage import penalty_for
+from bursar.model.money import Micros, to_micros
 from bursar.remote import messages as api
 from bursar.service.interfaces import Clock
 
@@ -41,6 +42,8 @@ class AgreementChecker:
         Number of processors that the site can sell at a time.
     price
         First posted price, in currency units per processor-second.
+    penalty
+        Share of the price of undelivered time that the owner promises in each agreement.
     now
         Returns virtual seconds.
     up_since
@@ -50,10 +53,18 @@ class AgreementChecker:
     """
 
     def __init__(
-        self, *, processors: int, price: float, now: Clock, up_since: Clock, wrong: OnViolation
+        self,
+        *,
+        processors: int,
+        price: float,
+        penalty: float,
+        now: Clock,
+        up_since: Clock,
+        wrong: OnViolation,
     ) -> None:
         self.prices = [price]  # that were posted, or may be
         self._processors = processors
+        self._penalty = penalty
         self._now = now
         self._up_since = up_since
         self._wrong = wrong
@@ -123,6 +134,35 @@ class AgreementChecker:
 
     # The final audit.
 
+    def penalised(self, user: str, info: api.AgreementInfo, usage: Sequence[UsageRecord]) -> Micros:
+        """
+        Check charge and penalty of one agreement, and return what the penalty adds to the account.
+
+        Both follow from the signed records and the agreed terms: time that was delivered is paid,
+        and for what is neither delivered nor excused the penalty is owed, once.
+        """
+        if info.state != "over" or info.ended is None:
+            if info.penalty:
+                self._wrong(user, f"was paid a penalty for an agreement that is {info}")
+            return 0
+        terms = Terms(
+            processors=info.processors,
+            start=info.start,
+            seconds=info.seconds,
+            unit_price=info.unit_price,
+            fixed_price=info.fixed_price,
+            currency=info.currency,
+            penalty=self._penalty,
+        )
+        records = [record for record in usage if record.agreement == info.id]
+        delivered = math.fsum(record.owed for record in records)
+        kept = math.fsum(record.delivered for record in records)
+        gross = min(terms.charge(delivered), terms.amount) if delivered else 0
+        penalty = penalty_for(terms, kept, info.ended)
+        if (info.charged, info.penalty) != (max(0, gross - penalty), penalty):
+            self._wrong(user, f"{info} is charged {gross} and owed a penalty of {penalty}")
+        return max(0, penalty - gross)
+
     def settled(self, found: Mapping[str, Sequence[api.AgreementInfo]], *, slack: float) -> None:
         """
         Check all agreements after the simulation has come to rest.
@@ -151,6 +191,8 @@ class AgreementChecker:
             terms = (agreement.processors, agreement.start, agreement.seconds, agreement.unit_price)
             if info is None:
                 self._wrong(user, f"agreement {agreement.id} is gone")
+            elif agreement.terms.penalty != self._penalty:
+                self._wrong(user, f"agreed on {agreement}, expected a penalty of {self._penalty}")
             elif (info.processors, info.start, info.seconds, info.unit_price) != terms:
                 self._wrong(user, f"agreed on {agreement}, which is {info}")
         for name, (_, told) in self._ended.items():

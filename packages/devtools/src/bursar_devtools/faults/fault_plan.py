@@ -113,6 +113,10 @@ class FaultPlan:
         Probability that the controller goes down just when it is asked to submit or cancel jobs.
     longest
         Longest walltime of a pilot, seconds.
+    penalty
+        Share of the price of undelivered time that the owner pays to its customers.
+    outages
+        Mean seconds between two times at which the machine has no processors; 0 for none.
     warns
         Whether pilots get a signal some time before their walltime limit.
     depends
@@ -170,6 +174,8 @@ class FaultPlan:
     asked_in_vain: float = 0.0
     longest: float = 36_000.0
     warns: bool = False
+    penalty: float = 0.0
+    outages: float = 0.0
 
 
 def fault_plan_of(seed: int) -> FaultPlan:
@@ -225,6 +231,7 @@ def fault_plan_of(seed: int) -> FaultPlan:
         )
     plan = _with_connections_and_ends(plan, seeded_random(seed, "plan of connections and ends"))
     plan = _with_batch_site(plan, seeded_random(seed, "plan of a batch site"))
+    plan = _with_penalties(plan, seeded_random(seed, "plan of penalties"))
     chance = seeded_random(seed, "plan of dependencies")
     return replace(plan, depends=chance.choice((0.0, 0.5, 1.0)), retries=chance.choice((0.0, 0.3)))
 
@@ -306,6 +313,20 @@ def _with_batch_site(plan: FaultPlan, chance: random.Random) -> FaultPlan:
         nodes=some(0.5, 5.0, 60.0),
         longest=chance.choice((600.0, 36_000.0)),
         warns=chance.random() < 0.5,
+    )
+
+
+def _with_penalties(plan: FaultPlan, chance: random.Random) -> FaultPlan:
+    """Let some owners that sell promise a penalty, and fail to deliver."""
+    if not plan.buys or plan.batch or chance.random() >= 0.5:
+        return plan
+    # For long enough that an agreement can lose more than the minute that costs nothing.
+    return replace(
+        plan,
+        penalty=chance.choice((0.2, 1.0)),
+        outages=chance.choice((0.0, 10.0, 30.0)),
+        trouble=max(plan.trouble, 240.0),
+        withdraws=plan.withdraws / 3,
     )
 
 

@@ -141,6 +141,7 @@ class FaultSimulation:
             contracts=AgreementChecker(
                 processors=plan.processors,
                 price=UNIT_PRICE,
+                penalty=plan.penalty,
                 now=loop.time,
                 up_since=lambda: self.server.up_since,
                 wrong=lambda party, what: self.checker.wrong(party, what),
@@ -215,6 +216,7 @@ class FaultSimulation:
         watch = TaskSupervisor(lambda error: self.checker.wrong("all", f"not watched: {error!r}"))
         watch.start(self._watch())
         self._trouble.begin()
+        self._nature.spawn(self._machine.break_down(self._plan.outages, self._trouble))
         assert self.server.process is not None
         self._damage_server(self.server.process)
         does = [self._nature.spawn(self._deposit_more())]
@@ -298,6 +300,7 @@ class FaultSimulation:
             or plan.evictions
             or plan.certificate
             or plan.nodes
+            or plan.outages
             or plan.warns
             or plan.longest < 36_000.0
             or conditions.breaks

@@ -11,6 +11,7 @@ from bursar.model.slot import Slot
 from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
 from bursar.sites.protocol import PilotBeginListener
 from bursar.worker.launch import Endpoint
+from bursar_devtools.faults.fault_injector import FaultInjector
 from bursar_devtools.faults.faulty_worker import FaultyWorker, WorkerAssignment
 
 StartWorker = Callable[[WorkerAssignment], FaultyWorker]
@@ -25,6 +26,13 @@ class SimulatedHost:
     ----------
     on_over
         Called with the assignment of a worker whose lease has ended for good.
+
+    Attributes
+    ----------
+    is_down
+        Whether the machine has no processors for anybody now.
+    mending
+        Seconds after which a worker that died is replaced.
     """
 
     def __init__(
@@ -37,10 +45,33 @@ class SimulatedHost:
         self.hire = hire
         self.on_over = on_over
         self.workers: dict[str, FaultyWorker] = {}  # by lease
+        self.is_down = False
+        self.mending = 0.1
         self._hired = 0
 
-    def start(self, pilot: Allocation, endpoint: Endpoint) -> FaultyWorker:
-        """Start one worker with all processors of a lease."""
+    async def break_down(self, mean: float, trouble: FaultInjector) -> None:
+        """
+        Take all processors away for some minutes, again and again while faults are on.
+
+        Parameters
+        ----------
+        mean
+            Mean seconds from the end of one outage to the next; 0: there are none.
+        """
+        if mean:
+            self.mending = trouble.chance.uniform(0.1, 60.0)
+        while mean:
+            await asyncio.sleep(trouble.chance.expovariate(1 / mean))
+            if not trouble.is_on:
+                return
+            self.is_down = True
+            for worker in self.living():
+                worker.process.kill()
+            await asyncio.sleep(trouble.chance.uniform(60.0, 240.0))
+            self.is_down = False
+
+    def start(self, pilot: Allocation, endpoint: Endpoint, deaths: int) -> FaultyWorker:
+        """Start one worker with all processors of a lease, after so many that died there."""
         self._hired += 1
         post = WorkerAssignment(
             name=f"{pilot.site}-{pilot.name}-{self._hired}",
@@ -48,6 +79,7 @@ class SimulatedHost:
             lease=pilot.name,
             processors=pilot.processors,
             token=endpoint.token,
+            deaths=deaths,
         )
         worker = self.workers[pilot.name] = self.hire(post)
         return worker
@@ -112,8 +144,10 @@ class FaultySite:
         Raises
         ------
         SiteError
-            When too few processors are free.
+            When too few processors are free, or the machine is down.
         """
+        if self._machine.is_down:
+            raise SiteError(f"{self.facts.name}: is down")
         if pilot.processors > self._free:
             raise SiteError(f"{self.facts.name}: {pilot.processors} processors are not free")
         begin()
@@ -154,6 +188,7 @@ class FaultySiteAllocation:
         self._machine = machine
         self._pilot = pilot
         self._endpoint = endpoint
+        self._deaths = 0
         worker = machine.workers.get(pilot.name)
         self._worker = worker if worker and worker.process.is_alive else self._hire()
         self._over = False
@@ -169,10 +204,13 @@ class FaultySiteAllocation:
             await self._death(self._worker)
             if self._worker.has_left:
                 return "ended", "its worker has left"
-            await asyncio.sleep(0.1)
+            if self._machine.is_down:
+                return "lost", "its machine is down"
+            await asyncio.sleep(self._machine.mending)
             # A worker that died is replaced, as on a real machine; one that left had been told to,
             # or had nothing to do.
             if not self._over:
+                self._deaths += 1
                 self._worker = self._hire()
 
     async def release(self) -> None:
@@ -182,7 +220,7 @@ class FaultySiteAllocation:
         self._machine.on_over(self._worker.post)
 
     def _hire(self) -> FaultyWorker:
-        return self._machine.start(self._pilot, self._endpoint)
+        return self._machine.start(self._pilot, self._endpoint, self._deaths)
 
     @staticmethod
     async def _death(worker: FaultyWorker) -> None:

@@ -73,6 +73,8 @@ class WorkerAssignment:
         Fields of its :class:`bursar.dispatch.wire.Hello`.
     idle
         Seconds without a task after which the worker asks to leave; None for never.
+    deaths
+        Workers that died on these processors before this one.
     """
 
     name: str
@@ -81,6 +83,7 @@ class WorkerAssignment:
     processors: int
     token: str
     idle: float | None = None
+    deaths: int = 0
 
 
 @dataclass(slots=True)
@@ -235,6 +238,7 @@ class FaultyWorker:
             post.lease,
             post.name,
             self._holding.holds(),
+            deaths=post.deaths,
         )
 
     def has_here(self, piece: str) -> bool:

@@ -97,8 +97,13 @@ class FinalAudit:
     async def _look_at_money(self, client: AsyncServiceClient, user: str) -> None:
         """Check that a user paid for what was used, and that all deposits are accounted for."""
         account = await client.account()
-        if account.balance + account.held + account.spent != self._money:
-            self._checker.wrong(user, f"has {account}, {self._money} were deposited")
+        usage = [signed.record for signed in await client.usage()]
+        listed = await client.agreements()
+        credits = sum(self._checker.contracts.penalised(user, info, usage) for info in listed)
+        if account.balance + account.held + account.spent != self._money + credits:
+            self._checker.wrong(
+                user, f"has {account}, {self._money} were deposited, {credits} are penalties"
+            )
         posted = self._checker.contracts.prices_now()
         self._checker.contracts.posted(user, (await client.site()).unit_price, posted)
         found = self._agreements[user] = await client.agreements()

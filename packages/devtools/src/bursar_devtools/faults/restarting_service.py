@@ -193,7 +193,11 @@ def _service_config(plan: FaultPlan, facts: SiteFacts) -> ServiceConfig:
         folder=FOLDER,
         site=facts,
         selling=MarketSettings(
-            must_buy=plan.must_buy, price_shared=plan.price_shared, credit=0.0, validity=300.0
+            must_buy=plan.must_buy,
+            price_shared=plan.price_shared,
+            credit=0.0,
+            validity=300.0,
+            penalty=plan.penalty,
         ),
         tasks=TaskSettings(outlives=300.0),
     )
