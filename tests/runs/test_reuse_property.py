@@ -42,6 +42,7 @@ class World:
         self.level = "low"
         self.name = "fit"
         self.turned = False
+        self.total = "all.out"
         for name in (*INPUTS, *CODE[:2]):
             self.put(name, "first")
         self.last: dict[str, tuple[Any, bytes]] = {}
@@ -63,7 +64,7 @@ class World:
             f'[tasks.mean]\nover = ["seed"]\ncommand = "mean {{inputs}}"\n'
             f'inputs = [{{ from = "{self.name}" }}]\noutputs = ["mean-{{seed}}.out"]\n',
             '[tasks.draw]\ncommand = "draw"\ninputs = ["b.txt", { from = "mean" }]\n'
-            'outputs = ["all.out"]\n',
+            f'outputs = ["{self.total}"]\n',
         ]
         if self.turned:
             tasks.reverse()
@@ -99,6 +100,10 @@ class World:
     def rename(self, name: str) -> None:
         """Give a set of tasks another name, which changes no result."""
         self.name = name
+
+    def declare(self, name: str) -> None:
+        """Declare another output of a task whose command stays."""
+        self.total = name
 
     def turn(self) -> None:
         """Turn the order of the tasks in the file round."""
@@ -219,6 +224,7 @@ EDITS = st.one_of(
     st.tuples(st.just("environment"), st.sampled_from(["low", "high"])),
     st.tuples(st.just("rename"), st.sampled_from(["fit", "try"])),
     st.tuples(st.just("turn")),
+    st.tuples(st.just("declare"), st.sampled_from(["all.out", "total.out"])),
     st.tuples(st.just("spoil"), st.integers(0, 20), st.sampled_from(["delete", "change"])),
 )
 STEPS = st.lists(

@@ -48,12 +48,16 @@ class FileState(msgspec.Struct, frozen=True, omit_defaults=True):
     numbered
         Whether the content mentions ``BURSAR_TASK``, so that a task that reads it may depend on
         its number in the campaign.
+    touched
+        Latest time of change of an inode, nanoseconds since the epoch. It also moves when a file is
+        renamed or gets a further name, so that it is no part of the stamp.
     """
 
     digest: str
     stamp: str = ""
     settled: bool = False
     numbered: bool = False
+    touched: int = 0
 
 
 class _Entry(NamedTuple):
@@ -64,6 +68,7 @@ class _Entry(NamedTuple):
     kind: str
     stamp: str
     changed: float
+    touched: int = 0
 
 
 def file_state(path: Path | str, known: FileState | None = None) -> FileState:
@@ -84,14 +89,19 @@ def file_state(path: Path | str, known: FileState | None = None) -> FileState:
         settled = changed + GRANULARITY < time.time()
         digest, numbered = _digest_of(entries)
         if _stamp_of(list(_entries(os.fspath(path))))[0] == stamp:
-            return FileState(digest, stamp, settled, numbered)
+            return FileState(digest, stamp, settled, numbered, _touched(entries))
     # It is being written: no digest of it means anything, and none equals this one.
     return FileState(f"changing-{secrets.token_hex(8)}", stamp)
 
 
-def has_stamp(path: Path | str, state: FileState) -> bool:
-    """Return whether a file has the stamp of a state, without reading the file."""
-    return _stamp_of(list(_entries(os.fspath(path))))[0] == state.stamp
+def is_untouched(path: Path | str, state: FileState) -> bool:
+    """
+    Return whether nothing has happened to a file since a state was taken, without reading it.
+
+    A file that was moved away and back again meanwhile has the stamp, but was touched.
+    """
+    entries = list(_entries(os.fspath(path)))
+    return _stamp_of(entries)[0] == state.stamp and _touched(entries) == state.touched
 
 
 def _entries(path: str) -> Iterator[_Entry]:
@@ -149,7 +159,11 @@ def _entry(name: str, path: str, found: os.stat_result) -> _Entry:
         return _Entry(name, path, f"device {secrets.token_hex(8)}", "", 0.0)
     kind = "program" if found.st_mode & 0o100 else "file"
     stamp = f"{found.st_size}:{found.st_mtime_ns}:{found.st_ino}"
-    return _Entry(name, path, kind, stamp, found.st_mtime)
+    return _Entry(name, path, kind, stamp, found.st_mtime, found.st_ctime_ns)
+
+
+def _touched(entries: list[_Entry]) -> int:
+    return max((entry.touched for entry in entries), default=0)
 
 
 def _stamp_of(entries: list[_Entry]) -> tuple[str, float]:

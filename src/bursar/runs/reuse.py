@@ -222,7 +222,7 @@ class CampaignReuse:
     def explanation(self) -> list[str]:
         """Return for people why each task runs, a line for each reason."""
         if self.earlier is None:
-            return ["no earlier run of this campaign is there to reuse: all tasks run"]
+            return ["no earlier run is reused: all tasks run"]
         return explain_reruns(self.decision, self.definitions.workflow.tasks)
 
 

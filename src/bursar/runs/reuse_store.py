@@ -20,7 +20,7 @@ from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError
 from bursar.model.task import Status
-from bursar.runs.file_states import ABSENT, FileState, file_state, has_stamp
+from bursar.runs.file_states import ABSENT, FileState, file_state, is_untouched
 from bursar.runs.folder import RunFolder
 from bursar.runs.run_record import log_files
 from bursar.runs.task_fingerprints import TaskDefinitions, define, files_of
@@ -299,8 +299,8 @@ class ReuseRecorder:
         if name in self._changed:
             return True
         path, since = self._root / name, states[name]
-        again = since if since.settled and has_stamp(path, since) else file_state(path)
-        if (again.stamp, again.digest) != (since.stamp, since.digest):
+        again = since if since.settled else file_state(path)
+        if again.digest != since.digest or not is_untouched(path, since):
             # Also with its old content: who read the file meanwhile read something else.
             self._changed.add(name)
             return True

@@ -88,12 +88,25 @@ def files_of(workflow: Workflow) -> TaskFiles:
             if first != number:
                 for each in (first, number):
                     excluded.setdefault(each, f'two tasks write "{name}"')
-    for number, names in enumerate(reads):
+    within: dict[str, set[int]] = defaultdict(set)
+    for number, names in enumerate(makes):
         for name in names:
-            maker = makers.get(name, number)
-            if maker != number and maker not in workflow.parents[number]:
+            for folder in _folders_of(name):
+                within[folder].add(number)
+    for number, names in enumerate(reads):
+        before = {number, *workflow.parents[number]}
+        for name in names:
+            # Also a folder that holds what others make, and a file in a folder that one makes.
+            makers_of = {makers[part] for part in (name, *_folders_of(name)) if part in makers}
+            if not (makers_of <= before and within.get(name, before) <= before):
                 excluded.setdefault(number, f'it reads "{name}", which another task may change')
     return TaskFiles(reads, makes, makers, excluded)
+
+
+def _folders_of(name: str) -> list[str]:
+    """Return the folders that a file lies in, the nearest last."""
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 # Fingerprints.
