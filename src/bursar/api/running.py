@@ -314,7 +314,9 @@ def run(
         write_plan(folder, quote.to_dict(), chosen)
         _make_initial_files(folder, allowed)
         ahead.take_over(folder)
-    if ahead.is_done:
+    is_done = ahead.is_done
+    del ahead  # holds all that the tasks of the earlier run had printed
+    if is_done:
         summary = finish_reused(folder)
         return RunResult(folder, summary, summary["exit_status"])
     if detach:

@@ -45,6 +45,7 @@ from bursar.cli.options import (
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
+    from bursar.api.reusing import ReusingCampaign
     from bursar.api.running import RunResult
 
 
@@ -132,7 +133,6 @@ def plan_campaign(
     """Show the trade-off of time against cost of a campaign, before anything starts."""
     from bursar.api.planning import plan
     from bursar.api.reusing import reusing
-    from bursar.broker.policy_choice import SupplyPolicy
     from bursar.planning.policy import SearchLimits
     from bursar.report.progress import PlanProgress
 
@@ -158,11 +158,7 @@ def plan_campaign(
     for line in ahead.notes(explain):
         print_note(line)
     if ahead.is_done:
-        nothing = ahead.nothing_left(SupplyPolicy(), facts[0].currency)
-        if as_json:
-            print_json(nothing.to_dict())
-        else:
-            nothing.print()
+        _print_nothing_left(ahead, facts[0].currency, as_json)
         return
     with PlanProgress(facts[0].currency) as progress:
         quote = plan(
@@ -186,6 +182,17 @@ def plan_campaign(
         _check(quote.check(), len(quote.front.options))
     if quote.chosen is None:
         raise typer.Exit(INFEASIBLE)
+
+
+def _print_nothing_left(ahead: "ReusingCampaign", currency: str, as_json: bool) -> None:
+    """Print what is said of a campaign all of whose results are there."""
+    from bursar.broker.policy_choice import SupplyPolicy
+
+    nothing = ahead.nothing_left(SupplyPolicy(), currency)
+    if as_json:
+        print_json(nothing.to_dict())
+    else:
+        nothing.print()
 
 
 def _seconds(text: str, option: str) -> float:
@@ -317,6 +324,7 @@ def simulate_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
         for line in ahead.notes(options.explain):
             print_note(line)
         if ahead.is_done:
+            _print_nothing_left(ahead, asked.sites[0].currency, options.as_json)
             return
         campaign = ahead.rest()
     chance = ExecutionUncertainty(

@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,9 @@ import msgspec
 
 GRANULARITY = 2.0
 """Seconds: the coarsest time of change of a file system (FAT)."""
+
+LARGE = 1_000_000_000
+"""Bytes from which on people are told that something is read, which may take seconds."""
 
 ABSENT = ""
 """Digest of a file that is not there."""
@@ -69,9 +72,14 @@ class _Entry(NamedTuple):
     stamp: str
     changed: float
     touched: int = 0
+    size: int = 0
 
 
-def file_state(path: Path | str, known: FileState | None = None) -> FileState:
+def file_state(
+    path: Path | str,
+    known: FileState | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> FileState:
     """
     Return the state of a file or folder, by reading it unless a known state still holds.
 
@@ -79,12 +87,17 @@ def file_state(path: Path | str, known: FileState | None = None) -> FileState:
     ----------
     known
         An earlier state of the same path or of a hard link to it; None: there is none.
+    tell
+        Called with a line for people before more than :data:`LARGE` bytes are read; None: nobody.
     """
     for _ in range(_TRIES):
         entries = list(_entries(os.fspath(path)))
         stamp, changed = _stamp_of(entries)
         if known is not None and known.settled and known.stamp == stamp:
             return known
+        size = sum(entry.size for entry in entries)
+        if tell is not None and size > LARGE:
+            tell(f"reading {path} ({size / 1e9:.3g} GB), to know later whether it has changed")
         # Read from the clock before the content: what is changed from now on gets a later time.
         settled = changed + GRANULARITY < time.time()
         digest, numbered = _digest_of(entries)
@@ -159,7 +172,7 @@ def _entry(name: str, path: str, found: os.stat_result) -> _Entry:
         return _Entry(name, path, f"device {secrets.token_hex(8)}", "", 0.0)
     kind = "program" if found.st_mode & 0o100 else "file"
     stamp = f"{found.st_size}:{found.st_mtime_ns}:{found.st_ino}"
-    return _Entry(name, path, kind, stamp, found.st_mtime, found.st_ctime_ns)
+    return _Entry(name, path, kind, stamp, found.st_mtime, found.st_ctime_ns, found.st_size)
 
 
 def _touched(entries: list[_Entry]) -> int:
@@ -215,15 +228,23 @@ class FileStates:
         The folder.
     known
         States of an earlier time, by name, which spare the reading of files with equal stamps.
+    tell
+        Called with a line for people before a large file is read.
     """
 
-    def __init__(self, root: Path, known: Mapping[str, FileState] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        known: Mapping[str, FileState] | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
         self._root = root
+        self._tell = tell
         self._known = known or {}
         self._found: dict[str, FileState] = {}
 
     def of(self, name: str) -> FileState:
         """Return the state of a file by its name below the folder."""
         if name not in self._found:
-            self._found[name] = file_state(self._root / name, self._known.get(name))
+            self._found[name] = file_state(self._root / name, self._known.get(name), self._tell)
         return self._found[name]

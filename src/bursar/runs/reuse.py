@@ -42,6 +42,7 @@ from bursar.runs.task_fingerprints import (
     explain_reruns,
     files_of,
 )
+from bursar.sqlite_file import warn_on_stderr
 
 _PER_EVENT = 1000
 
@@ -60,8 +61,9 @@ def define_campaign(campaign: Campaign, known: RecordedRun | None = None) -> Tas
     files = files_of(workflow)
     # Stamps hold an inode, which means something for one and the same file only.
     before = known.definitions if known is not None and known.root == campaign.root else None
-    inputs = FileStates(campaign.root, None if before is None else before.inputs)
-    code = FileStates(campaign.root, None if before is None else before.code)
+    known_inputs, known_code = ({}, {}) if before is None else (before.inputs, before.code)
+    inputs = FileStates(campaign.root, known_inputs, warn_on_stderr)
+    code = FileStates(campaign.root, known_code, warn_on_stderr)
     names = {name for number in range(len(workflow.tasks)) for name in files.initial(number)}
     return define(
         workflow,
