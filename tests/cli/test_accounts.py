@@ -258,7 +258,7 @@ def test_python_names_an_account_too(funded: Folder, monkeypatch: pytest.MonkeyP
     with Book(funded.path / "bursar.book") as book:
         book.hold(time.time(), "k", "ann", "other/budget", book.available("ann", time.time()))
     with pytest.raises(BudgetStop, match="set aside for other runs"):
-        bursar.run("c.toml", "s.toml", account="ann", anyway=True)
+        bursar.run("c.toml", "s.toml", account="ann", anyway=True, fresh=True)
 
 
 def test_an_empty_account_is_no_leave_to_run_for_nothing(funded: Folder) -> None:

@@ -154,7 +154,8 @@ def test_a_burst_spreads_as_the_choice_says(folder: Any) -> None:
     shares = {}
     for choice in ("best", "stochastic", "completion"):
         options = ("--sites", "sites.toml", "--choice", choice, "--rank-by", "index")
-        told = folder.json("run", "burst.toml", *options, "--refresh", "1h", "--name", choice)
+        options += ("--refresh", "1h", "--fresh")
+        told = folder.json("run", "burst.toml", *options, "--name", choice)
         assert told["succeeded"] == 120
         where = ran_at(folder.path / "runs" / choice, [f"t{i}" for i in range(1, 121)])
         shares[choice] = [Counter(where.values())[site] for site in "abc"]

@@ -54,7 +54,7 @@ def burst(folder: Path, choice: str, seed: int) -> tuple[float, Counter[str]]:
     name = f"{choice}-{seed}"
     result = bursar.run(
         folder / "burst.toml", folder / "sites.toml",
-        broker=broker, name=name, runs=folder / "runs",
+        broker=broker, name=name, runs=folder / "runs", fresh=True,
     )  # fmt: skip
     assert result.succeeded
     records = read_journal(folder / "runs" / name / "journal.sqlite").records

@@ -229,7 +229,7 @@ def test_every_key_is_documented(bag: Any) -> None:
     page = documented("json.md")
 
     for document in (
-        bag.json("run", "bag.toml", "--sites", "sites.toml", *goal[:-1], "s", status=3),
+        bag.json("run", "bag.toml", "--sites", "sites.toml", *goal[:-1], "s", "--fresh", status=3),
         bag.json("amend", "r", "--budget", "+1", "--dry-run"),
         bag.json("why", "r", "x7"),
         bag.json("why-not", "r", "dear"),

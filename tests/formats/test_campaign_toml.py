@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.formats.campaign_file import read_campaign, read_campaign_toml
+from bursar.formats.campaign_file import read_campaign, read_campaign_toml, statement_digest
 from bursar.formats.sweep import parse_template
 from bursar.model.campaign import Campaign, Goal, Retry
 from bursar.model.errors import InputError
@@ -516,3 +516,37 @@ def test_the_root_is_the_files_folder_wherever_one_stands(
     campaign = read_campaign_toml(path)
     assert campaign.root == tmp_path
     assert lines(campaign) == ["a data/a.csv"]
+
+
+# Code files, and what a file says.
+
+
+def test_code_files_are_found_by_name_and_pattern(tmp_path: Path) -> None:
+    """Without what Python caches; a name that matches nothing is a slip."""
+    for name in ("model.py", "lib/a.py", "lib/deep/b.py", "lib/__pycache__/a.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    head = '[campaign]\ncommand = "true"\ncode = '
+
+    assert read(tmp_path, f'{head}["model.py", "lib/**", "model.py"]').code == (
+        "lib/a.py",
+        "lib/deep/b.py",
+        "model.py",
+    )
+    assert read(tmp_path, '[campaign]\ncommand = "true"').code == ()
+    error = refused(tmp_path, f'{head}["model.py", "modle.py"]')
+    assert (error.where, error.message) == (
+        "c.toml:3: campaign.code[1]",
+        'no file matches "modle.py"',
+    )
+    assert "without" in refused(tmp_path, f'{head}["../model.py"]').message
+
+
+def test_remarks_and_the_order_of_keys_say_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[campaign]\nname = "a"\ncommand = "true"\n')
+    first = statement_digest(path)
+    path.write_text('# Of today.\n[campaign]\ncommand = "true"\n\nname = "a"\n')
+    assert statement_digest(path) == first
+    path.write_text('[campaign]\ncommand = "true"\nname = "b"\n')
+    assert statement_digest(path) != first

@@ -188,7 +188,7 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             succeeded=frozenset(
                 task for task, r in record.final.items() if r.outcome.status is Status.SUCCEEDED
             ),
-            attempts=[(r.outcome, r.site) for r in record.journal.records],
+            attempts=[(r.outcome, r.site) for r in record.attempts],
             # No pilot is requested by a forecast, so that no name is needed.
             pilots=0,
             clock=lambda: elapsed,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bursar.api.quote import Quote
@@ -232,7 +233,7 @@ def replanner(
     async def replan(snapshot: "RunSnapshot") -> Plan:
         tasks = campaign.workflow.tasks
         left = [i for i in range(len(tasks)) if i not in snapshot.ended]
-        workflow = _what_is_left(tasks, left, snapshot.cut, snapshot.stretch)
+        workflow = workflow_of(tasks, left, snapshot.cut, snapshot.stretch)
         rest = replace(campaign, workflow=workflow, goal=_goal_left(snapshot), recording=None)
         # In a thread: planning takes seconds, and workers want answers meanwhile.
         proposed = await asyncio.to_thread(
@@ -240,15 +241,17 @@ def replanner(
         )
         # A run that cannot meet its goal any more goes on as well as it can.
         chosen = proposed.chosen or proposed.nearest()
-        return replace(
-            chosen,
-            placements=tuple(
-                Placement(left[p.task], p.site, p.start, p.finish, p.processors)
-                for p in chosen.placements
-            ),
-        )
+        return renumbered(chosen, left)
 
     return replan
+
+
+def renumbered(plan: Plan, left: Sequence[int]) -> Plan:
+    """Return a plan of the remaining tasks with the tasks' numbers in the whole campaign."""
+    placements = tuple(
+        Placement(left[p.task], p.site, p.start, p.finish, p.processors) for p in plan.placements
+    )
+    return replace(plan, placements=placements)
 
 
 def _present(
@@ -265,10 +268,22 @@ def _present(
     return found
 
 
-def _what_is_left(
-    tasks: Sequence[Task], left: Sequence[int], cut: Mapping[int, float], stretch: float
+def workflow_of(
+    tasks: Sequence[Task],
+    left: Sequence[int],
+    cut: Mapping[int, float] = MappingProxyType({}),
+    stretch: float = 1.0,
 ) -> Workflow:
-    """Return a workflow of the remaining tasks, with longer runtimes for interrupted ones."""
+    """
+    Return a workflow of the remaining tasks, with longer runtimes for interrupted ones.
+
+    Parameters
+    ----------
+    left
+        Numbers of the remaining tasks, ascending.
+    cut, stretch
+        See :class:`bursar.runs.supply.RunSnapshot`.
+    """
     ids = {tasks[i].id for i in left}
     return Workflow(
         tuple(

@@ -169,6 +169,12 @@ def replay(
         no policy but a plan could run them.
     """
     record = read_run(RunFolder.open(Path(runs), str(name)))
+    if record.info.reused:
+        raise InputError(
+            f"run {record.folder.name} took {record.info.reused} of {record.info.tasks} results "
+            f"from {record.info.reused_from}: its time and cost are no measure of a policy",
+            hint="replay a run that was carried out with --fresh",
+        )
     took = _seconds(record)
     work = _work(record, took)
     if not work:

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,27 @@ from bursar.api.planning import plan, resolve_campaign
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
 from bursar.api.quoting import PlanMaker, quote_policy
-from bursar.api.site_resolution import RUNS, Sites, resolve_sites, with_learned
+from bursar.api.reusing import (
+    Changed,
+    changes_since,
+    check_unchanged,
+    finish_reused,
+    present_campaign,
+    reusing,
+)
+from bursar.api.site_resolution import (
+    RUNS,
+    Sites,
+    check_runnable,
+    free_now,
+    notes_on_sharing,
+    resolve_sites,
+    with_learned,
+)
 from bursar.broker.policy_choice import PolicyRequest, ProvisioningMode, SupplyPolicy, choose_policy
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader
+from bursar.dispatch.journal import is_written
 from bursar.engine.run_tasks import RetriedFailures
 from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
@@ -28,7 +46,7 @@ from bursar.planning.policy import Method, Scheduler
 from bursar.report.bill import Bill
 from bursar.report.progress import RunProgress
 from bursar.runs.data_mover import check_storages
-from bursar.runs.detached_runs import start_detached
+from bursar.runs.detached_runs import start_detached, stop_run
 from bursar.runs.folder import RunFolder, find_task
 from bursar.runs.missing_programs import check_programs
 from bursar.runs.payments import allowance_of
@@ -123,6 +141,9 @@ def run(
     progress: bool = False,
     argv: Sequence[str] = (),
     detach: bool = False,
+    fresh: bool = False,
+    reuse_from: str | None = None,
+    explain: bool = False,
 ) -> RunResult:
     """
     Plan a campaign, lease processors, run the tasks and write results, bill and report.
@@ -182,6 +203,14 @@ def run(
     detach
         Whether another process carries the run out, which goes on without this one and its
         terminal; the result then says how the run stands at its begin.
+    fresh
+        Whether all tasks run, also those that have a result in an earlier run.
+    reuse_from
+        Run whose results are reused where command, inputs, code, environment and outputs are as
+        they were: its name or the begin of it, or ``"last"``. None: the latest run of the same
+        campaign file; none for a campaign that was made in Python.
+    explain
+        Whether to say on stderr why each task runs.
 
     Raises
     ------
@@ -203,7 +232,7 @@ def run(
             where=str(campaign.source or campaign.name),
             hint="--replay SCALE runs stand-ins that take the recorded times",
         )
-    _check_sites(facts)
+    check_runnable(facts)
     wanted = PolicyRequest(
         provisioning=provisioning,
         strategy=strategy,
@@ -230,6 +259,11 @@ def run(
         # Elsewhere PATH is another one.
         check_programs(campaign.workflow.tasks, campaign.root)
 
+    ahead = reusing(campaign, Path(runs), fresh=fresh, reuse_from=reuse_from)
+    if progress or explain:
+        for line in ahead.notes(explain):
+            print(line, file=sys.stderr)
+
     def make_plan(wanted: Campaign, quick: bool) -> Quote:
         if quick:
             # HEFT is enough to say what to expect; the pool decides by itself.
@@ -237,7 +271,7 @@ def run(
             return expected if expected.feasible else plan(wanted, facts)
         # Planned for what is free, the run begins at once; else it would wait until other runs
         # have ended.
-        free = facts if processors or oversubscribe else _free_now(wanted, facts)
+        free = facts if processors or oversubscribe else free_now(wanted, facts)
         return plan(
             wanted,
             free,
@@ -248,21 +282,27 @@ def run(
 
     # What the account holds bounds the cost; only a stated budget is there for a plan to spend.
     allowed = campaign if payer is None else within_account(campaign, facts, payer)
-    follows_plan = policy.kind in ("planned", "pool")
-    customer = None if payer is None else payer.account
-    quote = _quoted(policy, campaign if follows_plan else allowed, facts, make_plan, customer)
-    if _is_dearer(quote, allowed.goal.budget):
-        quote = _quoted(policy, allowed, facts, make_plan, customer)
+    if ahead.is_done:
+        quote = ahead.nothing_left(policy, facts[0].currency)
+    else:
+        rest = ahead.rest()
+        limited = replace(rest, goal=allowed.goal)
+        follows_plan = policy.kind in ("planned", "pool")
+        customer = None if payer is None else payer.account
+        wanted_first = rest if follows_plan else limited
+        quote = _quoted(policy, wanted_first, facts, make_plan, customer)
+        if _is_dearer(quote, limited.goal.budget):
+            quote = _quoted(policy, limited, facts, make_plan, customer)
     if not anyway:
         # Before a folder is made: nothing of a run that was never begun stays behind.
         quote.check_goal()
-    if progress:
-        notes = () if oversubscribe else _notes_on_sharing(facts)
+    if progress and not ahead.is_done:
+        notes = () if oversubscribe else notes_on_sharing(facts)
         bought = (machines.words(quote.currency) for machines in quote.machines())
         for line in (quote.note, *bought, *notes):
             if line:
                 print(line, file=sys.stderr)
-    chosen = quote.plan_to_follow()
+    chosen = ahead.plan_of_whole(quote.plan_to_follow())
     created = RunFolder.create(
         Path(runs),
         allowed,
@@ -272,21 +312,22 @@ def run(
         policy=policy,
         payer=payer,
         oversubscribe=oversubscribe,
+        reused=ahead.origin,
     )
     with created as folder:
         # Within the context: a run folder without its plan cannot be resumed, and must not stay
         # behind.
         write_plan(folder, quote.to_dict(), chosen)
         _make_initial_files(folder, allowed)
+        ahead.take_over(folder)
+    is_done = ahead.is_done
+    del ahead  # holds all that the tasks of the earlier run had printed
+    if is_done:
+        summary = finish_reused(folder)
+        return RunResult(folder, summary, summary["exit_status"])
     if detach:
         return _detached(folder, ["--anyway"] if anyway else [], progress)
-    return _carry_out(
-        folder,
-        allowed,
-        chosen,
-        progress=progress,
-        anyway=anyway,
-    )
+    return _carry_out(folder, allowed, chosen, progress=progress, anyway=anyway)
 
 
 def _quoted(
@@ -323,6 +364,7 @@ def resume(
     anyway: bool = False,
     progress: bool = False,
     detach: bool = False,
+    changed: Changed | None = None,
 ) -> RunResult:
     """
     Resume a run that was stopped or killed, or that ran out of budget.
@@ -345,11 +387,16 @@ def resume(
         Whether to show it on stderr.
     detach
         See :func:`run`.
+    changed
+        Which campaign is meant where its file, inputs or code have changed since the run began:
+        ``"as-it-was"``: the one that the run began with. ``"as-it-is"``: the present one, as a new
+        run, which reuses what has not changed. None: a change is refused.
 
     Raises
     ------
     InputError
-        When there is no such run, another process carries it out, or the budget is none.
+        When there is no such run, another process carries it out, or the budget is none; when the
+        campaign has changed and ``changed`` is None.
     BursarError
         When it could not go on.
     """
@@ -362,11 +409,23 @@ def resume(
         if currency not in (None, plan.currency):
             raise InputError(f"the run counts in {plan.currency}, got {currency}", where="budget")
         campaign = replace(campaign, goal=replace(campaign.goal, budget=amount))
+    notes: list[str] = []
+    # A run that only waits for what sites charge has nothing left that could be meant otherwise.
+    if folder.read_info().state != "unsettled" and not is_written(folder.journal_file):
+        changes = changes_since(folder, campaign)
+        notes = check_unchanged(folder, changes, changed)
+        if changes and changed == "as-it-is":
+            limit = None if budget is None else amount
+            return _as_it_is(folder, campaign, limit, anyway, progress, detach)
+    if progress:
+        for line in notes:
+            print(line, file=sys.stderr)
     if detach:
         options = [] if budget is None else ["--budget", f"{amount!r} {plan.currency}"]
         if not isinstance(retried, bool):
             raise InputError("goes with all failed tasks only", where="detach")
         options += ["--retry-failed"] * retried + ["--anyway"] * anyway
+        options += [f"--{changed}"] * (changed is not None)
         return _detached(folder, options, progress)
     return _carry_out(
         folder,
@@ -398,6 +457,42 @@ def _retried(
                 hint=f"bursar tasks {folder.name} --failed lists those that failed",
             )
     return frozenset(numbers)
+
+
+def _as_it_is(
+    folder: RunFolder,
+    was: Campaign,
+    budget: float | None,
+    anyway: bool,
+    progress: bool,
+    detach: bool,
+) -> RunResult:
+    """Begin a run of the present campaign in place of one that was stopped, on the same terms."""
+    now = present_campaign(folder, was)
+    if budget is not None:
+        now = replace(now, goal=replace(now.goal, budget=budget))
+    with suppress(InputError):  # no worker of a killed process is left, as a rule
+        stop_run(folder)
+    info = folder.read_info()
+    policy, payer = info.policy, info.payer
+    modes: Mapping[str, ProvisioningMode] = {"pool": "dynamic", "planned": "planned"}
+    return run(
+        now,
+        tuple(info.sites),
+        provisioning=modes.get(policy.kind),
+        strategy=policy.strategy,
+        out_of_reach=None if policy.strategy is None else policy.out_of_reach,
+        broker=policy.brokering,
+        account=None if payer is None else payer.account,
+        book=None if payer is None else payer.book,
+        oversubscribe=info.oversubscribe,
+        anyway=anyway,
+        runs=folder.path.parent,
+        progress=progress,
+        argv=info.argv,
+        detach=detach,
+        reuse_from=str(folder.path),
+    )
 
 
 def _detached(folder: RunFolder, options: Sequence[str], progress: bool) -> RunResult:
@@ -440,22 +535,6 @@ def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) ->
     return RunResult(folder, summary, summary["exit_status"])
 
 
-_NOT_THERE = {
-    "advertised": "known by the slots it advertises only",
-    "simulated": "simulated",
-}
-
-
-def _check_sites(sites: Sequence[SiteFacts]) -> None:
-    for site in sites:
-        if site.kind in _NOT_THERE:
-            raise InputError(
-                f'site "{site.name}" is {_NOT_THERE[site.kind]}: it can be planned on, not run on',
-                where=f"site.{site.name}.kind",
-                hint="see what would happen with bursar simulate",
-            )
-
-
 def payer_of(campaign: Campaign, account: str | None, book: str | Path | None) -> Payer | None:
     """Return the account that pays: the caller's, else the campaign's; None: no account."""
     account = campaign.account if account is None else account
@@ -485,38 +564,6 @@ def within_account(campaign: Campaign, facts: Sequence[SiteFacts], payer: Payer)
     stated = campaign.goal.budget
     budget = left if stated is None else min(left, stated)
     return replace(campaign, goal=replace(campaign.goal, budget=budget))
-
-
-def _free_now(campaign: Campaign, facts: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
-    """
-    Return the sites with the processors that no other run holds, where some are free.
-
-    Planning for these means that the run begins at once. A site that is all in use, or too
-    narrow for some task, is planned whole: the run waits there.
-    """
-    widest = max((task.processors for task in campaign.workflow.tasks), default=1)
-    found = []
-    with known_owners() as owners:
-        for site in facts:
-            free = site.processors
-            if owners is not None and site.kind == "local" and not site.is_divided:
-                free -= owners.others(site)
-            found.append(replace(site, processors=free) if free >= widest else site)
-    return tuple(found)
-
-
-def _notes_on_sharing(facts: Sequence[SiteFacts]) -> list[str]:
-    """Return a line for each site of which other runs have a share that the plan leaves to us."""
-    with known_owners() as owners:
-        if owners is None:
-            return []
-        divided = [site for site in facts if site.is_divided]
-        return [
-            f"{site.name}: {', '.join(who)} shares its {site.processors} processors; "
-            "the forecast counts on all of them"
-            for site in divided
-            if (who := owners.who(site))
-        ]
 
 
 def _is_dearer(quote: Quote, budget: float | None) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 
@@ -121,3 +122,66 @@ def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:
     from bursar.simulation.simulated_grid import SimulatedGrid
 
     return SimulatedGrid(sites).sites
+
+
+# Processors of sites that runs of this machine share.
+
+
+def free_now(campaign: Campaign, facts: Sequence[SiteFacts]) -> tuple[SiteFacts, ...]:
+    """
+    Return the sites with the processors that no other run holds, where some are free.
+
+    Planning for these means that the run begins at once. A site that is all in use, or too
+    narrow for some task, is planned whole: the run waits there.
+    """
+    from bursar.sites.owners import known_owners  # late: readers of sites files need no owners
+
+    widest = max((task.processors for task in campaign.workflow.tasks), default=1)
+    found = []
+    with known_owners() as owners:
+        for site in facts:
+            free = site.processors
+            if owners is not None and site.kind == "local" and not site.is_divided:
+                free -= owners.others(site)
+            found.append(replace(site, processors=free) if free >= widest else site)
+    return tuple(found)
+
+
+def notes_on_sharing(facts: Sequence[SiteFacts]) -> list[str]:
+    """Return a line for each site of which other runs have a share that the plan leaves to us."""
+    from bursar.sites.owners import known_owners
+
+    with known_owners() as owners:
+        if owners is None:
+            return []
+        divided = [site for site in facts if site.is_divided]
+        return [
+            f"{site.name}: {', '.join(who)} shares its {site.processors} processors; "
+            "the forecast counts on all of them"
+            for site in divided
+            if (who := owners.who(site))
+        ]
+
+
+_NOT_THERE = {
+    "advertised": "known by the slots it advertises only",
+    "simulated": "simulated",
+}
+
+
+def check_runnable(sites: Sequence[SiteFacts]) -> None:
+    """
+    Refuse sites that can be planned on, and not run on.
+
+    Raises
+    ------
+    InputError
+        Naming the first of them.
+    """
+    for site in sites:
+        if site.kind in _NOT_THERE:
+            raise InputError(
+                f'site "{site.name}" is {_NOT_THERE[site.kind]}: it can be planned on, not run on',
+                where=f"site.{site.name}.kind",
+                hint="see what would happen with bursar simulate",
+            )

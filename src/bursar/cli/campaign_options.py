@@ -18,6 +18,8 @@ from bursar.cli.options import (
     RUNNING,
     RUNS,
     Alpha,
+    AsItIs,
+    AsItWas,
     AsJson,
     Beta,
     Budget,
@@ -28,13 +30,19 @@ from bursar.cli.options import (
     Choice,
     Deadline,
     DeadlineFactor,
+    Explain,
+    Fresh,
     IfOutOfReach,
     MarketOption,
+    Oversubscribe,
+    PayingAccount,
+    PayingBook,
     PlanMethod,
     PlanScheduler,
     Processors,
     RankBy,
     Refresh,
+    ReuseFrom,
     Runtime,
     SitesPath,
     SizeScale,
@@ -158,36 +166,14 @@ class CampaignOptions:
             rich_help_panel=RUNNING,
         ),
     ] = False
-    account: Annotated[
-        str | None,
-        typer.Option(
-            "--account",
-            metavar="NAME",
-            help="Account in the book that pays; the most that the run may cost is set aside "
-            "before it starts.",
-            show_default=False,
-            rich_help_panel=PURCHASE,
-        ),
-    ] = None
-    book: Annotated[
-        Path | None,
-        typer.Option(
-            "--book",
-            metavar="FILE",
-            envvar="BURSAR_BOOK",
-            help="File of the book of accounts. Default: bursar.book.",
-            show_default=False,
-            rich_help_panel=PURCHASE,
-        ),
-    ] = None
-    oversubscribe: Annotated[
-        bool,
-        typer.Option(
-            "--oversubscribe",
-            help="Use all processors of this machine, also those that other runs use.",
-            rich_help_panel=PURCHASE,
-        ),
-    ] = False
+    as_it_was: AsItWas = False
+    as_it_is: AsItIs = False
+    fresh: Fresh = False
+    reuse_from: ReuseFrom = None
+    explain: Explain = False
+    account: PayingAccount = None
+    book: PayingBook = None
+    oversubscribe: Oversubscribe = False
     detach: Annotated[
         bool,
         typer.Option(
@@ -251,6 +237,9 @@ REFUSED_BY_SIMULATE: Mapping[str, str] = {
     "--detach": "a simulation goes to its end at once, so that nothing is left to detach",
     "--agreement": "an agreement with a real service holds on no simulated clock",
     "--give-back": "goes with --agreement",
+    "--as-it-was": "goes with --resume, which bursar run carries out",
+    "--as-it-is": "goes with --resume, which bursar run carries out",
+    "--fresh": "a simulation reuses nothing unless --reuse-from says so",
 }
 """Options of the record that make no sense in simulated time, and why."""
 
@@ -258,6 +247,8 @@ WITH_RESUME = (
     "--resume",
     "--budget",
     "--retry-failed",
+    "--as-it-was",
+    "--as-it-is",
     "--anyway",
     "--detach",
     "--runs",

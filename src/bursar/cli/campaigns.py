@@ -20,15 +20,20 @@ from bursar.cli.campaign_options import (
 )
 from bursar.cli.options import (
     ESTIMATES,
+    RUNS,
     AsJson,
     Budget,
     CampaignPath,
     Deadline,
+    Explain,
+    Fresh,
     MarketOption,
     PlanMethod,
     PlanScheduler,
     Processors,
     Replay,
+    ReuseFrom,
+    RunsFolder,
     Runtime,
     SitesPath,
     SizeScale,
@@ -40,6 +45,7 @@ from bursar.cli.options import (
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
+    from bursar.api.reusing import ReusingCampaign
     from bursar.api.running import RunResult
 
 
@@ -114,6 +120,10 @@ def plan_campaign(
             "--check", help="Check every plan of the curve with the independent validator."
         ),
     ] = False,
+    runs: RunsFolder = RUNS,
+    fresh: Fresh = False,
+    reuse_from: ReuseFrom = None,
+    explain: Explain = False,
     as_json: AsJson = False,
     html: Annotated[
         Path | None,
@@ -122,6 +132,7 @@ def plan_campaign(
 ) -> None:
     """Show the trade-off of time against cost of a campaign, before anything starts."""
     from bursar.api.planning import plan
+    from bursar.api.reusing import reusing
     from bursar.planning.policy import SearchLimits
     from bursar.report.progress import PlanProgress
 
@@ -143,9 +154,15 @@ def plan_campaign(
         exact=0.0 if exact is None else _seconds(exact, "--exact"),
         seed=seed,
     )
+    ahead = reusing(loaded, runs, fresh=fresh, reuse_from=reuse_from)
+    for line in ahead.notes(explain):
+        print_note(line)
+    if ahead.is_done:
+        _print_nothing_left(ahead, facts[0].currency, as_json)
+        return
     with PlanProgress(facts[0].currency) as progress:
         quote = plan(
-            loaded,
+            ahead.rest(),
             facts,
             processors=processors,
             method=method,
@@ -165,6 +182,17 @@ def plan_campaign(
         _check(quote.check(), len(quote.front.options))
     if quote.chosen is None:
         raise typer.Exit(INFEASIBLE)
+
+
+def _print_nothing_left(ahead: "ReusingCampaign", currency: str, as_json: bool) -> None:
+    """Print what is said of a campaign all of whose results are there."""
+    from bursar.broker.policy_choice import SupplyPolicy
+
+    nothing = ahead.nothing_left(SupplyPolicy(), currency)
+    if as_json:
+        print_json(nothing.to_dict())
+    else:
+        nothing.print()
 
 
 def _seconds(text: str, option: str) -> float:
@@ -202,8 +230,9 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
         refuse_others(named, "--resume", WITH_RESUME)
         print_outcome(lambda: _go_on(options), as_json=options.as_json)
     refuse(named, REFUSED_BY_RUN)
-    if options.retry_failed:
-        raise InputError("goes with --resume only", where="--retry-failed")
+    for option in ("--retry-failed", "--as-it-was", "--as-it-is"):
+        if option in named:
+            raise InputError("goes with --resume only", where=option)
     if options.campaign is None:
         if options.replay is not None:
             raise InputError(
@@ -236,6 +265,9 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
             progress=not options.quiet,
             argv=sys.argv,
             detach=options.detach,
+            fresh=options.fresh,
+            reuse_from=options.reuse_from,
+            explain=options.explain,
         ),
         as_json=options.as_json,
     )
@@ -245,6 +277,8 @@ def _go_on(options: CampaignOptions) -> "RunResult":
     from bursar.api.running import resume
 
     assert options.resume is not None
+    if options.as_it_was and options.as_it_is:
+        raise InputError("goes without --as-it-is", where="--as-it-was")
     return resume(
         options.resume,
         runs=options.runs,
@@ -253,6 +287,7 @@ def _go_on(options: CampaignOptions) -> "RunResult":
         anyway=options.anyway,
         progress=not options.quiet,
         detach=options.detach,
+        changed="as-it-was" if options.as_it_was else "as-it-is" if options.as_it_is else None,
     )
 
 
@@ -279,6 +314,19 @@ def simulate_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
     from bursar.simulation.execution_model import ExecutionUncertainty
 
     asked = load_asked(options.campaign, options)
+    campaign = asked.campaign
+    if options.explain and options.reuse_from is None:
+        raise InputError("goes with --reuse-from in simulated time", where="--explain")
+    if options.reuse_from is not None:
+        from bursar.api.reusing import reusing
+
+        ahead = reusing(campaign, options.runs, reuse_from=options.reuse_from)
+        for line in ahead.notes(options.explain):
+            print_note(line)
+        if ahead.is_done:
+            _print_nothing_left(ahead, asked.sites[0].currency, options.as_json)
+            return
+        campaign = ahead.rest()
     chance = ExecutionUncertainty(
         spread=options.spread,
         failures=options.failures,
@@ -287,7 +335,7 @@ def simulate_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
     )
     print_outcome(
         lambda: simulate(
-            asked.campaign,
+            campaign,
             asked.sites,
             provisioning=options.provisioning,
             strategy=options.strategy,

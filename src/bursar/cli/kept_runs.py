@@ -39,7 +39,7 @@ def tag_run(
     A run with the tag keep is never deleted by bursar clean.
     """
     from bursar.runs.folder import RunFolder
-    from bursar.runs.run_labels import change_labels
+    from bursar.runs.kept.labels import change_labels
 
     folder = RunFolder.open(runs, run)
     labels = change_labels(folder.path, add=tags or (), remove=remove or (), note=note)
@@ -67,8 +67,8 @@ def compare(
 ) -> None:
     """Compare two runs: time, cost, failures, parameters, and tasks that both have."""
     from bursar.report.run_tables import print_comparison
-    from bursar.runs.comparison import compare_runs
     from bursar.runs.folder import RunFolder
+    from bursar.runs.kept.comparison import compare_runs
     from bursar.runs.run_record import read_run
 
     records = [read_run(RunFolder.open(runs, name)) for name in (first, second)]
@@ -125,8 +125,8 @@ def clean(
     """
     from bursar.formats.units import parse_duration, parse_size
     from bursar.report.run_tables import print_cleaning
-    from bursar.runs.cleaning import CleaningRule, check_rule, decide, delete_run
     from bursar.runs.folder import RunFolder
+    from bursar.runs.kept.cleaning import CleaningRule, check_rule, decide, delete_run
     from bursar.runs.run_record import summaries
 
     rule = CleaningRule(

@@ -254,6 +254,79 @@ InstanceId = Annotated[
     typer.Argument(metavar="INSTANCE", help="Id of the instance.", show_default=False),
 ]
 RUNS = Path("runs")
+PayingAccount = Annotated[
+    str | None,
+    typer.Option(
+        "--account",
+        metavar="NAME",
+        help="Account in the book that pays; the most that the run may cost is set aside "
+        "before it starts.",
+        show_default=False,
+        rich_help_panel=PURCHASE,
+    ),
+]
+PayingBook = Annotated[
+    Path | None,
+    typer.Option(
+        "--book",
+        metavar="FILE",
+        envvar="BURSAR_BOOK",
+        help="File of the book of accounts. Default: bursar.book.",
+        show_default=False,
+        rich_help_panel=PURCHASE,
+    ),
+]
+Oversubscribe = Annotated[
+    bool,
+    typer.Option(
+        "--oversubscribe",
+        help="Use all processors of this machine, also those that other runs use.",
+        rich_help_panel=PURCHASE,
+    ),
+]
+REUSE = "Results of an earlier run"
+AsItWas = Annotated[
+    bool,
+    typer.Option(
+        "--as-it-was",
+        help="With --resume of a changed campaign: go on with the one that the run began with.",
+        rich_help_panel=RUNNING,
+    ),
+]
+AsItIs = Annotated[
+    bool,
+    typer.Option(
+        "--as-it-is",
+        help="With --resume of a changed campaign: run the present one, reusing what it can.",
+        rich_help_panel=RUNNING,
+    ),
+]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh",
+        help="Run all tasks, also those whose result is there from an earlier run.",
+        rich_help_panel=REUSE,
+    ),
+]
+ReuseFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--reuse-from",
+        metavar="RUN",
+        help="Reuse results of this run where command, inputs, code, environment and outputs are "
+        "as they were: a name, the begin of one, or last. Default: the latest run of the same "
+        "campaign file.",
+        show_default=False,
+        rich_help_panel=REUSE,
+    ),
+]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Say why each task runs that is not reused.", rich_help_panel=REUSE
+    ),
+]
 
 
 # A command makes a result; here it is printed: data on stdout, talk on stderr.

@@ -275,8 +275,8 @@ def list_tasks(
     from bursar.report.run_report import csv_writer
     from bursar.report.run_tables import print_tasks
     from bursar.runs.folder import RunFolder
+    from bursar.runs.kept.task_rows import selected, task_rows
     from bursar.runs.run_record import read_run
-    from bursar.runs.task_rows import selected, task_rows
 
     if as_json and as_csv:
         raise InputError("goes without --json", where="--csv")

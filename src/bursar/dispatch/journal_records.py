@@ -23,6 +23,12 @@ if TYPE_CHECKING:  # commands that only read a journal begin sooner without it
 
 # Records of a run's journal (:mod:`bursar.dispatch.journal`), and attempts that a kill cut off.
 
+REUSED_LEASE = "reused"
+"""Name in place of a lease for a result that was taken from an earlier run."""
+
+REUSED = "reused"
+"""Kind of the events that name results taken from an earlier run."""
+
 JournalSealState = Literal["valid", "foreign"]
 """Whether a journal is sealed by this user's key, or not: another user's, or nobody's."""
 
@@ -45,6 +51,27 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     final: bool
     site: str
     lease: str
+
+    @property
+    def is_reused(self) -> bool:
+        """Whether the result was taken from an earlier run, so that nothing ran here."""
+        return self.lease == REUSED_LEASE
+
+
+class ReusedResults(msgspec.Struct, frozen=True):
+    """
+    The text of an event: results that a run has taken from another.
+
+    Parameters
+    ----------
+    run
+        Name of the earlier run.
+    tasks
+        Number of each task, and the id of the earlier task whose result it has.
+    """
+
+    run: str
+    tasks: list[tuple[int, str]]
 
 
 class AttemptStart(NamedTuple):

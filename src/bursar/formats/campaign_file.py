@@ -6,17 +6,18 @@ for every point of a sweep. Sets are expanded first, so that a set may take what
 tasks of two sets belong together when they agree on every parameter they share.
 """
 
+import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bursar.formats.axes import TABLES, read_sweep
+from bursar.formats.axes import TABLES, find_files, read_sweep
 from bursar.formats.decoding import decode, file_schema
 from bursar.formats.expansion import expand
-from bursar.formats.file_text import check_readable, joined, read_toml
+from bursar.formats.file_text import check_readable, joined, read_bytes, read_toml
 from bursar.formats.quantities import Schema
 from bursar.formats.tables import CampaignFile, TaskTable
 from bursar.formats.task_set import TaskSet
@@ -72,7 +73,17 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
         source=path,
         account=head.account,
         book=None if head.book is None else root / head.book,
+        code=_code_files(head.code or (), root),
     )
+
+
+def _code_files(patterns: Sequence[str], root: Path) -> tuple[str, ...]:
+    """Return the names of the code files, without what Python caches beside them."""
+    found: set[str] = set()
+    for number, pattern in enumerate(patterns):
+        place = joined("campaign.code", number)
+        found.update(name for name in find_files(pattern, place, root) if "__pycache__" not in name)
+    return tuple(sorted(found))
 
 
 def _task_sets(file: CampaignFile, name: str) -> list[TaskSet]:
@@ -172,6 +183,25 @@ def _names_beside(root: Path, name: str) -> list[str]:
 
 
 # Reads a campaign from a file of any known format.
+
+
+def statement_digest(path: Path) -> str:
+    """
+    Return a digest of what a campaign file says; equal ones say the same.
+
+    Comments and the order of keys in a TOML file do not count.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read.
+    """
+    if path.suffix.lower() == ".toml":
+        said = read_toml(path, lambda document: msgspec.json.encode(document, order="sorted"))
+    else:
+        said = read_bytes(path)
+    return hashlib.sha256(said).hexdigest()
+
 
 COMPRESSED = (".gz", ".xz")
 """Suffixes of compressed files, allowed after the suffix of a recorded workflow's format."""

@@ -200,6 +200,13 @@ class CampaignTable(TomlTable, frozen=True):
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="File of that book, relative to this file; default: bursar.book."),
     ] = None
+    code: Annotated[
+        list[FileName] | None,
+        Meta(
+            description="Files of the tasks' programs, by name or pattern: results of an earlier "
+            "run are reused only while these are as they were."
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.book is not None and self.account is None:

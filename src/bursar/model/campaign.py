@@ -357,6 +357,9 @@ class Campaign:
         User of a book who pays when the campaign is run; None: nobody is charged.
     book
         File of that book; None: the usual one.
+    code
+        Names of files below ``root`` that the tasks' programs are made of: a result of an earlier
+        run is reused only while these are as they were. They are not put into working directories.
     """
 
     name: str
@@ -369,3 +372,4 @@ class Campaign:
     source: Path | None = None
     account: str | None = None
     book: Path | None = None
+    code: tuple[str, ...] = ()

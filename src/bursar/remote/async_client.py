@@ -29,7 +29,7 @@ from bursar.remote.access import Access
 from bursar.remote.connection import PATIENCE, TIMEOUT, Entropy, Notice, ServiceConnection
 from bursar.remote.http_transport import HttpTransport, ServiceUnreachable
 from bursar.remote.messages import AgreementInfo, Stream
-from bursar.remote.routes import PAGE
+from bursar.remote.route_queries import PAGE
 from bursar.remote.submission import split_submission
 from bursar.remote.transfers import AGAIN, EventStreamDecoder, Until, follow_results
 

@@ -21,11 +21,12 @@ from bursar.model.money import Pricing
 from bursar.model.task import File
 from bursar.remote import market_messages as market
 from bursar.remote import messages as api
-from bursar.remote import routes
+from bursar.remote import route_queries, routes
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
 from bursar.remote.http_transport import Body, ClientResponse
 from bursar.remote.messages import Stream
-from bursar.remote.routes import BYTES, EVENTS, LONGEST_KEY, NDJSON, PAGE, ApiRoute
+from bursar.remote.route_queries import PAGE
+from bursar.remote.routes import BYTES, EVENTS, LONGEST_KEY, NDJSON, ApiRoute
 
 T = TypeVar("T")
 
@@ -490,4 +491,4 @@ def deposit(user: str, amount: int, key: str) -> ApiCall[api.AccountInfo]:
 
 def drain() -> ApiCall[None]:
     """Stop accepting work; the service ends when the accepted work is done."""
-    return _unread(request(routes.DRAIN, body=routes.Empty()))
+    return _unread(request(routes.DRAIN, body=route_queries.Empty()))

@@ -17,7 +17,7 @@ def comparison_chart(found: Mapping[str, Any]) -> "altair.LayerChart":
     Parameters
     ----------
     found
-        As :func:`bursar.runs.comparison.compare_runs` returns it.
+        As :func:`bursar.runs.kept.comparison.compare_runs` returns it.
     """
     import altair as alt
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 import msgspec
@@ -445,6 +446,7 @@ COLUMNS = (
     "max_rss",
     "stdout_size",
     "stderr_size",
+    "reused_from",
 )
 """First columns of the CSV file; a column for each parameter follows."""
 
@@ -457,6 +459,7 @@ def write_results(
     *,
     skipped: Collection[int],
     log_files: LogFiles,
+    reused: Mapping[int, str] = MappingProxyType({}),
 ) -> None:
     """
     Write a line for each task into both files; each file whole or not at all.
@@ -471,13 +474,15 @@ def write_results(
         Numbers of tasks that cannot run because one before them failed.
     log_files
         Files of an attempt's stdout and stderr, where they are too long for the line.
+    reused
+        Run and task that a result was taken from, by the task's number.
 
     Raises
     ------
     BursarError
         When a file cannot be written.
     """
-    rows = result_rows(tasks, records, skipped=skipped, log_files=log_files)
+    rows = result_rows(tasks, records, skipped=skipped, log_files=log_files, reused=reused)
     # Both in one pass: to make the rows takes as long as to write them.
     with replacing(table, newline="") as cells, replacing(jsonl, newline="") as lines:
         _write_rows(lines, cells, tasks, rows)
@@ -489,6 +494,7 @@ def result_rows(
     *,
     skipped: Collection[int],
     log_files: LogFiles,
+    reused: Mapping[int, str] = MappingProxyType({}),
 ) -> Iterator[dict[str, Any]]:
     """Yield the row of each task, see :func:`write_results`."""
     last: dict[int, tuple[AttemptRecord, int]] = {}
@@ -507,6 +513,8 @@ def result_rows(
             continue
         record, attempts = last[number]
         outcome = record.outcome
+        if number in reused:
+            row["reused_from"] = reused[number]
         stdout_file, stderr_file = log_files(record)
         row.update(
             status=str(outcome.status),

@@ -30,6 +30,8 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
     how = f", {summary['provisioning']}" if "provisioning" in summary else ""
     table.add_row("run", f"{summary['run']}  ({summary['state']}{how})")
     table.add_row("tasks", _tasks(summary))
+    if summary.get("reused"):
+        table.add_row("reused", f"{summary['reused']} of them, from {summary['reused_from']}")
     table.add_row(
         "makespan",
         f"{span(summary['makespan_s'])}  "

@@ -237,8 +237,9 @@ def print_placements(task: str, placed: Sequence[Mapping[str, Any]]) -> None:
         console.print(f"{task} has not been sent anywhere", highlight=False, markup=False)
     for one in placed:
         ended = "" if one["status"] is None else f", {one['status']}"
+        where = f"{one['site']} ({one['lease']}) after {span(one['at_s'])}"
         console.print(
-            f"{task} went to {one['site']} ({one['lease']}) after {span(one['at_s'])}{ended}",
+            f"{task} went to {where}{ended}" if one["site"] else f"{task} did not run{ended}",
             style="bold",
             highlight=False,
             markup=False,

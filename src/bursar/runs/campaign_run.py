@@ -3,12 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import (
-    AsyncExitStack,
-    ExitStack,
-    asynccontextmanager,
-    suppress,
-)
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,6 +33,7 @@ from bursar.runs.environment import LifespanFactory, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.payments import RunPayments
+from bursar.runs.reuse_store import ReuseRecorder
 from bursar.runs.run_market import prepare_lots
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
@@ -171,8 +167,11 @@ async def _carry_out(
         if payments is not None:
             tell(payments.message)
 
+        recorder = ReuseRecorder(folder, campaign, tell)
+
         def took_in(record: AttemptRecord) -> None:
             outcome = record.outcome
+            recorder.take_in(record)
             forecast.learn(outcome, record.final)
             if record.final and outcome.status is not Status.SUCCEEDED:
                 task = workflow.tasks[outcome.task]
@@ -207,7 +206,7 @@ async def _carry_out(
                 showing = show_progress(
                     execution, campaign, plan, forecast, shown, environment.refresh
                 )
-                watches = {"the progress display": showing}
+                watches = {"the progress display": showing, "the results": recorder.watch()}
                 supply = environment.supply
                 if isinstance(supply, PlannedSupply) and supply.replan and can_rebuy(plan):
                     # A forecast of a long run changes slowly, and each check may make a plan.
@@ -229,6 +228,7 @@ async def _carry_out(
                     await _finish(execution, watches)
                 finally:
                     signals.tasks_ended()
+                await recorder.flush()
                 state = _state(execution)
             if state == "finished" and execution.unsettled:
                 # The tasks are done, but what they cost is not known: a resumption asks the sites

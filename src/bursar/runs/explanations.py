@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from bursar.broker.decision_reasons import DECISION, PlacementDecision, SiteDecision
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.lease import Lease
 from bursar.market.purchasing import TRADE, DealRecord
 from bursar.model.errors import InputError, spelling_hint
@@ -190,7 +191,7 @@ def _tasks(record: RunRecord) -> dict[str, list[ProcessorSpan]]:
     """Return the spans in which tasks held processors, whatever their outcome; by lease."""
     tasks = record.campaign.workflow.tasks
     held: dict[str, list[ProcessorSpan]] = defaultdict(list)
-    for one in record.journal.records:
+    for one in record.attempts:
         outcome = one.outcome
         span = ProcessorSpan(
             start=outcome.start, end=outcome.end, processors=tasks[outcome.task].processors
@@ -290,6 +291,8 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
     ids = [t.id for t in record.campaign.workflow.tasks]
     number = find_task(ids, task, f"run {record.folder.name}")
     attempts = [r for r in record.journal.records if r.outcome.task == number]
+    if number in record.reused:
+        return [_taken(record.reused[number], attempts[0])]
     deals = _deals_of(record, number)
     begin = record.incarnations[0][0] if record.incarnations else 0.0
     if not _is_decided(record):
@@ -329,6 +332,18 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
                     )
                 )
     return placed
+
+
+def _taken(origin: str, record: AttemptRecord) -> PlacementReason:
+    """Return the explanation of a result that was taken from an earlier run."""
+    return PlacementReason(
+        attempt=1,
+        site="",
+        lease="",
+        at=0.0,
+        why=f"reused from {origin}: command, inputs, code, environment and outputs are the same",
+        status=str(record.outcome.status),
+    )
 
 
 def _deals_of(record: RunRecord, task: int) -> dict[str, list[DealRecord]]:

@@ -128,6 +128,10 @@ class RunManifest(msgspec.Struct, kw_only=True):
         The account that pays for it; None: its bill is in no book.
     oversubscribe
         Whether it never waits for processors of local sites that other runs hold.
+    source
+        Path of the campaign file; empty: the campaign came from no file.
+    reused_from, reused
+        Name of the earlier run of which results were taken, and how many; empty and 0: none.
     """
 
     format: int
@@ -143,6 +147,9 @@ class RunManifest(msgspec.Struct, kw_only=True):
     dynamic: bool = False
     payer: Payer | None = None
     oversubscribe: bool = False
+    source: str = ""
+    reused_from: str = ""
+    reused: int = 0
     finished: float | None = None
 
     @property
@@ -175,6 +182,7 @@ class RunFolder:
         self.compiled_file = path / "tasks.msgpack"
         self.plan_file = path / "plan.json"
         self.journal_file = path / "journal.sqlite"
+        self.reuse_file = path / "reuse.sqlite"
         self.amendments_file = path / "amendments.jsonl"
         self.views_socket = path / "views.sock"
         self.runner_log = path / "runner.log"
@@ -214,12 +222,18 @@ class RunFolder:
         policy: SupplyPolicy | None = None,
         payer: Payer | None = None,
         oversubscribe: bool = False,
+        reused: tuple[str, int] = ("", 0),
     ) -> "Iterator[RunFolder]":
         """
         Make the folder of a new run under ``base``, as a context for filling the folder.
 
         The folder becomes a run when the context is left; when that happens by an error, the
         folder is removed.
+
+        Parameters
+        ----------
+        reused
+            Name of the earlier run of which results are taken, and how many.
 
         Raises
         ------
@@ -261,6 +275,9 @@ class RunFolder:
                     dynamic=policy.kind == "pool",
                     payer=payer,
                     oversubscribe=oversubscribe,
+                    source=source_of(campaign),
+                    reused_from=reused[0],
+                    reused=reused[1],
                 )
             )
         except BaseException:
@@ -356,6 +373,11 @@ class RunFolder:
             return decode(self.compiled_file.read_bytes())
         except OSError as error:
             raise BursarError(f"{self.compiled_file}: cannot be read: {error.strerror}") from None
+
+
+def source_of(campaign: Campaign) -> str:
+    """Return the path of a campaign's file, by which its runs are found; empty: there is none."""
+    return "" if campaign.source is None else os.path.realpath(campaign.source)
 
 
 def record_budget(folder: RunFolder, info: RunManifest, budget: float | None) -> None:

@@ -20,7 +20,7 @@ from bursar.dispatch.journal import (
     is_written,
     read_journal,
 )
-from bursar.dispatch.journal_records import AttemptRecord, JournalState
+from bursar.dispatch.journal_records import REUSED, AttemptRecord, JournalState, ReusedResults
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.market.purchasing import DISPUTE, DisputeRecord
@@ -33,11 +33,11 @@ from bursar.provisioning.accounting import USAGE, PilotUsage
 from bursar.report.bill import Bill, make_bill
 from bursar.report.failures import FailureGroup, failures_to_dict, group_failures
 from bursar.runs.amendments import expected_after
-from bursar.runs.cleaning import size_of
 from bursar.runs.folder import RunFolder, RunManifest, RunState
 from bursar.runs.incarnations import RunIncarnation, incarnations_of, leases_of
+from bursar.runs.kept.cleaning import size_of
+from bursar.runs.kept.labels import read_labels
 from bursar.runs.plan_file import read_plan
-from bursar.runs.run_labels import read_labels
 
 EXIT_STATUS: dict[RunState, int] = {
     "new": 1,
@@ -136,7 +136,7 @@ class RunRecord:
             self.ledger,
             self.leases,
             self.campaign.workflow.tasks,
-            self.journal.records,
+            self.attempts,
             self.recorded,
             self.recorded_at,
             self.disputes,
@@ -157,6 +157,21 @@ class RunRecord:
     def final(self) -> dict[int, AttemptRecord]:
         """The final record of each task that has one."""
         return {r.outcome.task: r for r in self.journal.records if r.final}
+
+    @cached_property
+    def attempts(self) -> list[AttemptRecord]:
+        """The record of each attempt of this run, without results of earlier runs."""
+        return [record for record in self.journal.records if not record.is_reused]
+
+    @cached_property
+    def reused(self) -> dict[int, str]:
+        """Run and task that each reused result was taken from, by the task's number."""
+        found: dict[int, str] = {}
+        for event in self.journal.events:
+            if event.kind == REUSED:
+                taken = msgspec.json.decode(event.text, type=ReusedResults)
+                found |= {number: f"{taken.run} {task}" for number, task in taken.tasks}
+        return found
 
     @property
     def outcomes(self) -> Iterator[Outcome]:
@@ -219,11 +234,12 @@ class RunRecord:
         not count. None when nothing has run.
         """
         incarnations = self.incarnations
-        if not incarnations or not self.journal.records:
-            return None
+        if not incarnations or not self.attempts:
+            # Nothing ran; results of an earlier run are there at once.
+            return 0.0 if self.info.reused and self.info.reused == self.info.tasks else None
         begins = [begin for begin, _ in incarnations]
         last = begins.copy()
-        for record in self.journal.records:
+        for record in self.attempts:
             incarnation = max(0, bisect_right(begins, record.outcome.end) - 1)
             last[incarnation] = max(last[incarnation], record.outcome.end)
         return sum(last) - sum(begins)
@@ -323,7 +339,9 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "failed": failed,
         "skipped": len(record.skipped),
         "not_run": info.tasks - len(statuses) - len(record.skipped),
-        "attempts": len(record.journal.records),
+        "reused": info.reused,
+        "reused_from": info.reused_from or None,
+        "attempts": len(record.attempts),
         "makespan_s": makespan,
         "predicted_makespan_s": plan.makespan if amended_finish is None else amended_finish,
         "processors": plan.processors,
@@ -363,7 +381,7 @@ def is_late(record: RunRecord) -> bool | None:
     if record.info.state in ("new", "running", "interrupted"):
         now = time.time()
     else:  # stopped for good unless somebody amends the goal; a simulation has its own clock
-        ends = [r.outcome.end for r in record.journal.records]
+        ends = [r.outcome.end for r in record.attempts]
         now = max(ends + [end for _, end in record.incarnations if end is not None], default=first)
     return True if now - first > longest else None
 
@@ -395,8 +413,8 @@ def summaries(base: Path, *, sizes: bool = False) -> list[dict[str, Any]]:
             continue
         succeeded = counts.get(Status.SUCCEEDED, 0)
         labels = read_labels(folder.path)
-        if reused := getattr(info, "reused_from", ""):
-            users.setdefault(reused, []).append(folder.name)
+        if info.reused_from:
+            users.setdefault(info.reused_from, []).append(folder.name)
         rows.append(
             {
                 "run": folder.name,

@@ -127,6 +127,7 @@ def write_reports(record: RunRecord) -> None:
         tasks,
         record.journal.records,
         skipped=record.skipped,
+        reused=record.reused,
         log_files=lambda r: log_files(folder, r.outcome.task, tasks[r.outcome.task].id, r),
     )
     bill = msgspec.json.encode(record.bill.to_dict())
@@ -151,7 +152,7 @@ def report_to(path: Path, record: RunRecord) -> None:
             proposal=proposal,
             plan=plan,
             tasks=record.campaign.workflow.tasks,
-            records=record.journal.records,
+            records=record.attempts,
             transfers=record.journal.transfers,
             leases=record.leases,
             incarnations=record.incarnations,

@@ -17,12 +17,7 @@ from bursar.model.money import Pricing
 from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
-from bursar.remote.routes import (
-    BYTES,
-    EVENTS,
-    INSTANCE,
-    JSON,
-    NDJSON,
+from bursar.remote.route_queries import (
     Empty,
     FilesQuery,
     HeardQuery,
@@ -34,6 +29,7 @@ from bursar.remote.routes import (
     ThroughQuery,
     UsageQuery,
 )
+from bursar.remote.routes import BYTES, EVENTS, INSTANCE, JSON, NDJSON
 from bursar.service.files.file_store import FileOwner
 from bursar.service.files.instance_files import parse_name
 from bursar.service.http.http_messages import (

@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 import msgspec
 
 from bursar.remote.messages import PREFIX, Problem
-from bursar.remote.routes import JSON, LONGEST_KEY, Empty
+from bursar.remote.route_queries import Empty
+from bursar.remote.routes import JSON, LONGEST_KEY
 from bursar.service.config import HttpLimits
 from bursar.service.files.file_store import FileStore
 from bursar.service.http.dependencies import ApiDependencies

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bursar.model.errors import InputError
-from bursar.runs.cleaning import CleaningRule, check_rule, decide
+from bursar.runs.kept.cleaning import CleaningRule, check_rule, decide
 
 DAY = 86400.0
 NOW = 100 * DAY

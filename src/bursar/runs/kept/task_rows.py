@@ -17,7 +17,11 @@ def task_rows(record: RunRecord) -> list[dict[str, Any]]:
     """Return a row for each task as ``results.jsonl`` has it, without what the task printed."""
     tasks = record.campaign.workflow.tasks
     rows = result_rows(
-        tasks, record.journal.records, skipped=record.skipped, log_files=lambda _: (None, None)
+        tasks,
+        record.journal.records,
+        skipped=record.skipped,
+        log_files=lambda _: (None, None),
+        reused=record.reused,
     )
     return [{name: row[name] for name in row if name not in _STREAMS} for row in rows]
 
