@@ -49,6 +49,7 @@ from bursar.runs.data_mover import check_storages
 from bursar.runs.detached_runs import start_detached, stop_run
 from bursar.runs.folder import RunFolder, find_task
 from bursar.runs.missing_programs import check_programs
+from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
 from bursar.runs.run_record import read_run, summarise
@@ -141,6 +142,7 @@ def run(
     progress: bool = False,
     argv: Sequence[str] = (),
     detach: bool = False,
+    notify: Sequence[str] = (),
     fresh: bool = False,
     reuse_from: str | None = None,
     explain: bool = False,
@@ -203,6 +205,9 @@ def run(
     detach
         Whether another process carries the run out, which goes on without this one and its
         terminal; the result then says how the run stands at its begin.
+    notify
+        Where notices of the run's end, of the first failed task and of a deadline that passes are
+        sent to: ``"desktop"``, ``"mailto:ADDRESS"``, or the URL of a web hook.
     fresh
         Whether all tasks run, also those that have a result in an earlier run.
     reuse_from
@@ -223,6 +228,7 @@ def run(
     BursarError
         When the run could not go on; it can be resumed.
     """
+    targets = [check_target(target) for target in notify]
     campaign = resolve_campaign(campaign)
     facts = resolve_sites(sites)
     payer = payer_of(campaign, account, book)
@@ -318,6 +324,8 @@ def run(
         # Within the context: a run folder without its plan cannot be resumed, and must not stay
         # behind.
         write_plan(folder, quote.to_dict(), chosen)
+        if targets:
+            keep_targets(folder.path, targets)
         _make_initial_files(folder, allowed)
         ahead.take_over(folder)
     is_done = ahead.is_done

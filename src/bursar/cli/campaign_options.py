@@ -182,6 +182,16 @@ class CampaignOptions:
             "See it with bursar attach RUN.",
         ),
     ] = False
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TARGET",
+            envvar="BURSAR_NOTIFY",
+            help="Send a notice at the end, when a task fails and when the deadline passes: "
+            "desktop, mailto:ADDRESS, or the URL of a web hook. May be given several times.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = None
     spread: Annotated[
         float,
         typer.Option(
@@ -235,6 +245,7 @@ REFUSED_BY_SIMULATE: Mapping[str, str] = {
     "--book": "a simulation charges nobody",
     "--oversubscribe": "simulated sites are idle: no other run holds their processors",
     "--detach": "a simulation goes to its end at once, so that nothing is left to detach",
+    "--notify": "a simulation goes to its end at once",
     "--agreement": "an agreement with a real service holds on no simulated clock",
     "--give-back": "goes with --agreement",
     "--as-it-was": "goes with --resume, which bursar run carries out",

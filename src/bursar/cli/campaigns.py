@@ -1,6 +1,7 @@
 """``bursar plan``, ``run`` and ``simulate``: campaigns planned, carried out, or simulated."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -263,14 +264,44 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
             name=options.name,
             runs=options.runs,
             progress=not options.quiet,
-            argv=sys.argv,
+            argv=_recorded(sys.argv),
             detach=options.detach,
+            notify=_checked(options.notify or ()),
             fresh=options.fresh,
             reuse_from=options.reuse_from,
             explain=options.explain,
         ),
         as_json=options.as_json,
     )
+
+
+def _checked(targets: Sequence[str]) -> Sequence[str]:
+    """Return the targets of notices; refuse a wrong one by the option's name."""
+    if not targets:
+        return ()
+    from bursar.runs.notices import check_target
+
+    try:
+        return [check_target(target) for target in targets]
+    except InputError as error:
+        raise error.within("--notify") from None
+
+
+def _recorded(argv: Sequence[str]) -> list[str]:
+    """Return the command line for the record, without addresses that may be secret."""
+    if not any(word.startswith("--notify") for word in argv):
+        return list(argv)
+    from bursar.runs.notices import shown
+
+    found = []
+    for before, word in zip(["", *argv], argv, strict=False):
+        name, equals, value = word.partition("=")
+        if before == "--notify":
+            word = shown(word)
+        elif name == "--notify" and equals:
+            word = f"{name}={shown(value)}"
+        found.append(word)
+    return found
 
 
 def _go_on(options: CampaignOptions) -> "RunResult":

@@ -1,6 +1,7 @@
 """A campaign as a run: made or resumed, carried out, written up."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
@@ -32,6 +33,7 @@ from bursar.runs.detached_runs import RunViews
 from bursar.runs.environment import LifespanFactory, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
+from bursar.runs.notices import RunNotices, read_targets
 from bursar.runs.payments import RunPayments
 from bursar.runs.reuse_store import ReuseRecorder
 from bursar.runs.run_market import prepare_lots
@@ -106,6 +108,7 @@ def execute_campaign(
         When the run could not go on; what had happened is kept.
     """
     info = folder.read_info()
+    notices = RunNotices(folder.name, read_targets(folder.path) if environment is None else [])
     with ExitStack() as paying:
         payments = None
         if info.payer is not None and environment is None:  # a simulation costs nothing
@@ -133,6 +136,7 @@ def execute_campaign(
                         retry_failed,
                         progress,
                         payments,
+                        notices,
                     )
                 )
             except asyncio.CancelledError:  # by a signal, before anything ran
@@ -140,7 +144,10 @@ def execute_campaign(
         record = read_run(folder)
         if written_up:
             write_reports(record)
-    return summarise(record)
+    summary = summarise(record)
+    for failure in notices.ended(summary):
+        print(failure, file=sys.stderr)
+    return summary
 
 
 async def _carry_out(
@@ -153,6 +160,7 @@ async def _carry_out(
     retry_failed: RetriedFailures,
     progress: bool,
     payments: RunPayments | None,
+    notices: RunNotices,
 ) -> None:
     workflow = campaign.workflow
     forecast = Forecast(workflow, plan)
@@ -175,7 +183,9 @@ async def _carry_out(
             forecast.learn(outcome, record.final)
             if record.final and outcome.status is not Status.SUCCEEDED:
                 task = workflow.tasks[outcome.task]
-                tell(f"{task.id} {outcome.status}: {outcome.reason}")
+                text = f"{task.id} {outcome.status}: {outcome.reason}"
+                tell(text)
+                notices.trouble("failure", text)
 
         execution = RunExecution(
             folder,
@@ -204,7 +214,7 @@ async def _carry_out(
                 for outcome in execution.past:
                     forecast.learn(outcome, True)
                 showing = show_progress(
-                    execution, campaign, plan, forecast, shown, environment.refresh
+                    execution, campaign, plan, forecast, shown, environment.refresh, notices
                 )
                 watches = {"the progress display": showing, "the results": recorder.watch()}
                 supply = environment.supply

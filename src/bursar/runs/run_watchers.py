@@ -14,6 +14,7 @@ from bursar.model.plan import Plan
 from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
 from bursar.report.tables import money, span
 from bursar.runs.execution import RunExecution
+from bursar.runs.notices import RunNotices
 from bursar.runs.supply import PlannedSupply
 
 # Signals that end a run, before the begin and afterwards.
@@ -203,6 +204,7 @@ async def show_progress(
     forecast: Forecast,
     shown: RunProgress,
     refresh: float,
+    notices: RunNotices,
 ) -> None:
     """Show how the run stands again and again, and say once when its deadline has passed."""
     told: float | None = None
@@ -214,6 +216,7 @@ async def show_progress(
         if deadline is not None and deadline != told:
             if execution.elapsed > deadline:
                 execution.notify("the deadline has passed; the run goes on")
+                notices.trouble("deadline", "the deadline has passed; the run goes on")
                 told = deadline
             else:
                 pause = min(pause, max(deadline - execution.elapsed, _LEAST))
