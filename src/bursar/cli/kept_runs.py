@@ -120,8 +120,8 @@ def clean(
     """
     Delete old runs; without --yes, list what would be deleted.
 
-    Runs that go on, that owe money, whose results another run reuses, and those with the tag keep
-    are never deleted.
+    Runs that go on, that owe money, whose results a run that goes on reuses, and those with the
+    tag keep are never deleted.
     """
     from bursar.formats.units import parse_duration, parse_size
     from bursar.report.run_tables import print_cleaning

@@ -396,7 +396,7 @@ def summaries(base: Path, *, sizes: bool = False) -> list[dict[str, Any]]:
         Whether each row has ``size``, the bytes that the run takes on disk.
     """
     rows: list[dict[str, Any]] = []
-    users: dict[str, list[str]] = {}  # runs that reuse results of a run
+    users: dict[str, list[str]] = {}  # runs that go on and reuse results of a run
     for folder in RunFolder.all(base):
         counts: dict[str, int] = {}
         try:
@@ -413,7 +413,7 @@ def summaries(base: Path, *, sizes: bool = False) -> list[dict[str, Any]]:
             continue
         succeeded = counts.get(Status.SUCCEEDED, 0)
         labels = read_labels(folder.path)
-        if info.reused_from:
+        if info.reused_from and state in ("new", "running"):
             users.setdefault(info.reused_from, []).append(folder.name)
         rows.append(
             {

@@ -69,7 +69,8 @@ def decide(
     ----------
     rows
         Of each run, the oldest first: ``run``, ``campaign``, ``state``, ``created``, ``size`` in
-        bytes, ``tags``, ``used_by`` (names of runs that reuse its results).
+        bytes, ``tags``, ``used_by`` (names of
+        runs that reuse its results and go on; those that have ended hold them themselves).
     now
         Seconds since the epoch.
 
