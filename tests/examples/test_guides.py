@@ -35,7 +35,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 )
 def test_whole_campaigns_in_the_guides_are_read(page: str, text: str, tmp_path: Path) -> None:
     """A reader who copies one gets tasks, not an error."""
-    for name in ("A301.dat", "A302.dat", "wing.sh", "text.txt", "model.py"):
+    (tmp_path / "lib").mkdir()
+    for name in ("A301.dat", "A302.dat", "wing.sh", "text.txt", "model.py", "lib/fit.py"):
         (tmp_path / name).touch()
     file = tmp_path / "campaign.toml"
     file.write_text(text)

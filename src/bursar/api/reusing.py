@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bursar.api.planning import renumbered, workflow_of
 from bursar.api.quote import Quote
@@ -14,12 +14,11 @@ from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.plan import Plan
-from bursar.runs.folder import RunFolder
-from bursar.runs.reuse import CampaignReuse, define_campaign, reuse_of, take_over
-from bursar.runs.reuse_store import RecordedRun, read_recorded
-from bursar.runs.run_record import read_run, summarise
-from bursar.runs.run_reports import write_reports
-from bursar.runs.task_fingerprints import count_differences
+from bursar.runs.folder import RunFolder, runs_of
+
+if TYPE_CHECKING:  # a plan where nothing ran before begins sooner without what reads runs
+    from bursar.runs.reuse import CampaignReuse
+    from bursar.runs.reuse_store import RecordedRun
 
 # A campaign without the results that are there.
 
@@ -34,11 +33,11 @@ class ReusingCampaign:
     whole
         The campaign as its file states it, with all tasks.
     reuse
-        What it takes; None: a recorded campaign, whose stand-ins have no results.
+        What it takes; None: nothing, and it was not asked what its results depend on.
     """
 
     whole: Campaign
-    reuse: CampaignReuse | None
+    reuse: "CampaignReuse | None"
 
     @property
     def is_done(self) -> bool:
@@ -79,7 +78,7 @@ class ReusingCampaign:
     def notes(self, explain: bool) -> list[str]:
         """Return lines for people: what is reused and what runs, and, if asked, why."""
         if self.reuse is None:
-            return []
+            return ["no earlier run is reused: all tasks run"] if explain else []
         summary = self.reuse.summary()
         return ([summary] if summary else []) + (self.reuse.explanation() if explain else [])
 
@@ -92,15 +91,28 @@ class ReusingCampaign:
         BursarError
             When a result cannot be taken.
         """
+        from bursar.runs.reuse import take_over
+
         if self.reuse is not None:
             take_over(folder, self.reuse, _digest_of(self.whole.source))
 
 
 def reusing(
-    campaign: Campaign, runs: Path, *, fresh: bool = False, reuse_from: str | None = None
+    campaign: Campaign,
+    runs: Path,
+    *,
+    fresh: bool = False,
+    reuse_from: str | None = None,
+    records: bool = True,
 ) -> ReusingCampaign:
     """
     Decide what a campaign takes from an earlier run; see :func:`bursar.runs.reuse.reuse_of`.
+
+    Parameters
+    ----------
+    records
+        Whether a run is to begin, which records what its results depend on; where none is and
+        nothing ran before, no file is read.
 
     Raises
     ------
@@ -111,6 +123,14 @@ def reusing(
         if reuse_from is not None:
             raise InputError("stand-ins of a replay have no results", where="--reuse-from")
         return ReusingCampaign(whole=campaign, reuse=None)
+    if (
+        not records
+        and reuse_from is None
+        and (fresh or next(runs_of(runs, campaign), None) is None)
+    ):
+        return ReusingCampaign(whole=campaign, reuse=None)
+    from bursar.runs.reuse import reuse_of
+
     reuse = reuse_of(campaign, runs, fresh=fresh, reuse_from=reuse_from)
     return ReusingCampaign(whole=campaign, reuse=reuse)
 
@@ -125,6 +145,9 @@ def _digest_of(source: Path | None) -> str:
 
 def finish_reused(folder: RunFolder) -> dict[str, Any]:
     """Write up a run whose results were all taken: no site is asked and nothing is paid."""
+    from bursar.runs.run_record import read_run, summarise
+    from bursar.runs.run_reports import write_reports
+
     info = folder.read_info()
     info.state, info.finished = "finished", time.time()
     folder.write_info(info)
@@ -176,6 +199,8 @@ def changes_since(folder: RunFolder, campaign: Campaign) -> CampaignChanges:
     campaign
         The run's campaign as it was.
     """
+    from bursar.runs.reuse_store import read_recorded
+
     try:
         recorded = read_recorded(folder, campaign)
     except BursarError as error:
@@ -188,7 +213,7 @@ def changes_since(folder: RunFolder, campaign: Campaign) -> CampaignChanges:
     )
 
 
-def _campaign_changes(campaign: Campaign, recorded: RecordedRun) -> Iterator[str]:
+def _campaign_changes(campaign: Campaign, recorded: "RecordedRun") -> Iterator[str]:
     source = campaign.source
     if source is None or not recorded.source_digest or not source.exists():
         return
@@ -197,6 +222,9 @@ def _campaign_changes(campaign: Campaign, recorded: RecordedRun) -> Iterator[str
     except InputError as error:
         yield f"{source.name} cannot be read any more: {error}"
         return
+    from bursar.runs.reuse import define_campaign
+    from bursar.runs.task_fingerprints import count_differences
+
     definitions = define_campaign(now, recorded)
     said = count_differences(recorded.definitions, definitions)
     if said:
@@ -205,7 +233,9 @@ def _campaign_changes(campaign: Campaign, recorded: RecordedRun) -> Iterator[str
         yield f"{source.name} changed: its goal or settings, no task's result"
 
 
-def _file_changes(campaign: Campaign, recorded: RecordedRun) -> Iterator[str]:
+def _file_changes(campaign: Campaign, recorded: "RecordedRun") -> Iterator[str]:
+    from bursar.runs.reuse import define_campaign
+
     before = recorded.definitions
     now = define_campaign(campaign, recorded)
     groups: tuple[tuple[str, Mapping[str, Any], Mapping[str, Any]], ...] = (
@@ -261,6 +291,9 @@ def present_campaign(folder: RunFolder, was: Campaign) -> Campaign:
     InputError
         When the campaign file is not there or cannot be read.
     """
+    from bursar.runs.reuse_store import read_recorded
+    from bursar.runs.run_record import read_run
+
     recorded = read_recorded(folder, was)
     if was.source is None:
         now = was

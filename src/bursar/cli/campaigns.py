@@ -155,7 +155,7 @@ def plan_campaign(
         exact=0.0 if exact is None else _seconds(exact, "--exact"),
         seed=seed,
     )
-    ahead = reusing(loaded, runs, fresh=fresh, reuse_from=reuse_from)
+    ahead = reusing(loaded, runs, fresh=fresh, reuse_from=reuse_from, records=False)
     for line in ahead.notes(explain):
         print_note(line)
     if ahead.is_done:
@@ -351,7 +351,7 @@ def simulate_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
     if options.reuse_from is not None:
         from bursar.api.reusing import reusing
 
-        ahead = reusing(campaign, options.runs, reuse_from=options.reuse_from)
+        ahead = reusing(campaign, options.runs, reuse_from=options.reuse_from, records=False)
         for line in ahead.notes(options.explain):
             print_note(line)
         if ahead.is_done:

@@ -380,6 +380,14 @@ def source_of(campaign: Campaign) -> str:
     return "" if campaign.source is None else os.path.realpath(campaign.source)
 
 
+def runs_of(base: Path, campaign: Campaign) -> Iterator[RunFolder]:
+    """Yield the runs of a campaign's file that recorded what results depend on, newest first."""
+    source = source_of(campaign)
+    for run in reversed(RunFolder.all(base) if source else []):
+        if run.reuse_file.exists() and run.read_info().source == source:
+            yield run
+
+
 def record_budget(folder: RunFolder, info: RunManifest, budget: float | None) -> None:
     """Keep the total budget that a run's account user allows, for later incarnations."""
     if info.payer is not None:

@@ -22,7 +22,7 @@ from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.model.task import Status
 from bursar.runs.file_states import ABSENT, FileState, FileStates, file_state
-from bursar.runs.folder import RunFolder, source_of
+from bursar.runs.folder import RunFolder, runs_of
 from bursar.runs.reuse_store import (
     LOGS,
     RecordedResult,
@@ -160,15 +160,6 @@ def read_earlier(folder: RunFolder) -> EarlierRun | None:
     return EarlierRun(folder=folder, recorded=recorded, records=records)
 
 
-def latest_run(base: Path, source: str) -> RunFolder | None:
-    """Return the latest run of a campaign file that nobody carries out now; None: there is none."""
-    for run in reversed(RunFolder.all(base)):
-        is_same = run.read_info().source == source
-        if is_same and run.reuse_file.exists() and not is_written(run.journal_file):
-            return run
-    return None
-
-
 # What a campaign takes of it.
 
 
@@ -254,8 +245,9 @@ def reuse_of(
         return CampaignReuse(definitions=define_campaign(campaign))
     problem = ""
     if reuse_from is None:
-        source = source_of(campaign)
-        folder = latest_run(base, source) if source else None
+        # Not one that another process carries out now: its results are still coming.
+        runs = (run for run in runs_of(base, campaign) if not is_written(run.journal_file))
+        folder = next(runs, None)
         try:
             earlier = None if folder is None else read_earlier(folder)
         except BursarError as error:
