@@ -518,7 +518,7 @@ class AllocationProvisioner:
         self._keep_off(a)  # before a worker is there
         if a.start is None:
             self._open(a, now)
-        elif a.paid_from != a.start:
+        elif a.paid_from != a.start and a.name not in self._inherited:
             # Nothing is paid for the time that the site let it wait.
             self._write(self._guard.charges.close(a.name, math.nextafter(a.start, -math.inf)))
             self._open(a, now)
