@@ -34,6 +34,7 @@ from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.journal import is_written
 from bursar.engine.run_tasks import RetriedFailures
+from bursar.formats.projects_toml import project_weight
 from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
@@ -136,6 +137,7 @@ def run(
     account: str | None = None,
     book: str | Path | None = None,
     oversubscribe: bool = False,
+    project: str | None = None,
     anyway: bool = False,
     name: str | None = None,
     runs: str | Path = RUNS,
@@ -192,6 +194,8 @@ def run(
     oversubscribe
         Use all processors of local sites, also those that other runs use, instead of sharing
         them or waiting until they are free.
+    project
+        Project by whose weight the run shares this machine; None: that of the campaign, if any.
     anyway
         Start even if the goal cannot be met, or a program is not found; the budget still holds.
     name
@@ -231,6 +235,7 @@ def run(
     targets = [check_target(target) for target in notify]
     campaign = resolve_campaign(campaign)
     facts = resolve_sites(sites)
+    project_weight(project := project or campaign.project or "")  # finds a faulty file at once
     payer = payer_of(campaign, account, book)
     if campaign.recorded:
         raise InputError(
@@ -319,6 +324,7 @@ def run(
         payer=payer,
         oversubscribe=oversubscribe,
         reused=ahead.origin,
+        project=project,
     )
     with created as folder:
         # Within the context: a run folder without its plan cannot be resumed, and must not stay

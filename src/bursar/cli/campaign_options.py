@@ -43,6 +43,7 @@ from bursar.cli.options import (
     RankBy,
     Refresh,
     ReuseFrom,
+    RunProject,
     Runtime,
     SitesPath,
     SizeScale,
@@ -174,6 +175,7 @@ class CampaignOptions:
     account: PayingAccount = None
     book: PayingBook = None
     oversubscribe: Oversubscribe = False
+    project: RunProject = None
     detach: Annotated[
         bool,
         typer.Option(
@@ -244,6 +246,7 @@ REFUSED_BY_SIMULATE: Mapping[str, str] = {
     "--account": "a simulation charges nobody; give what the account has left as --budget",
     "--book": "a simulation charges nobody",
     "--oversubscribe": "simulated sites are idle: no other run holds their processors",
+    "--project": "simulated sites are idle: no other run shares their processors",
     "--detach": "a simulation goes to its end at once, so that nothing is left to detach",
     "--notify": "a simulation goes to its end at once",
     "--agreement": "an agreement with a real service holds on no simulated clock",

@@ -260,6 +260,7 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
             account=options.account,
             book=options.book,
             oversubscribe=options.oversubscribe,
+            project=options.project,
             anyway=options.anyway,
             name=options.name,
             runs=options.runs,

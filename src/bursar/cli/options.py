@@ -276,6 +276,17 @@ PayingBook = Annotated[
         rich_help_panel=PURCHASE,
     ),
 ]
+RunProject = Annotated[
+    str | None,
+    typer.Option(
+        "--project",
+        metavar="NAME",
+        help="Project, by whose weight in ~/.config/bursar/projects.toml the run shares this "
+        "machine with other runs. Default: that of the campaign.",
+        show_default=False,
+        rich_help_panel=PURCHASE,
+    ),
+]
 Oversubscribe = Annotated[
     bool,
     typer.Option(

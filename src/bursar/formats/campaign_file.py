@@ -74,6 +74,7 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
         account=head.account,
         book=None if head.book is None else root / head.book,
         code=_code_files(head.code or (), root),
+        project=head.project,
     )
 
 

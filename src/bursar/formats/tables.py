@@ -207,6 +207,10 @@ class CampaignTable(TomlTable, frozen=True):
             "run are reused only while these are as they were."
         ),
     ] = None
+    project: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Project, by whose weight it shares this machine with other runs."),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.book is not None and self.account is None:

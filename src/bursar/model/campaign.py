@@ -360,6 +360,8 @@ class Campaign:
     code
         Names of files below ``root`` that the tasks' programs are made of: a result of an earlier
         run is reused only while these are as they were. They are not put into working directories.
+    project
+        Project by whose weight its runs share this machine with others; None: none.
     """
 
     name: str
@@ -373,3 +375,4 @@ class Campaign:
     account: str | None = None
     book: Path | None = None
     code: tuple[str, ...] = ()
+    project: str | None = None
