@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bursar.api.quote import Quote
 from bursar.api.site_resolution import RUNS, Sites, on_offer, resolve_sites, with_learned
 from bursar.broker.estimates import sizes_of
 from bursar.broker.packing import JobPacking, JobSizeClasses, ResourcePool
 from bursar.broker.policy_choice import SupplyPolicy, suitable_sites
+from bursar.formats.units import parse_amount, parse_duration
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError, SiteError
 from bursar.model.plan import Placement, Plan
@@ -34,6 +35,9 @@ def plan(
     campaign: Campaign | str | Path,
     sites: Sites = None,
     *,
+    deadline: str | float | None = None,
+    budget: str | float | None = None,
+    trade_off: float | None = None,
     processors: int | None = None,
     method: Method = "auto",
     scheduler: Scheduler = "heft",
@@ -51,6 +55,8 @@ def plan(
         A campaign, or the path of a file that holds one.
     sites
         A sites file or the sites; None: this machine.
+    deadline, budget, trade_off
+        Take the place of the campaign's own; see :func:`bursar.run`.
     processors
         Buy exactly so many (of the lease that varies); None: try many.
     method, scheduler
@@ -79,9 +85,11 @@ def plan(
     """
     from bursar.api.needs import PlanNeeds
     from bursar.planning.plan_choice import choose_plan
-    from bursar.planning.trade_off_solver import trade_off
+    from bursar.planning.trade_off_solver import trade_off as solve_trade_off
 
-    campaign = resolve_campaign(campaign)
+    campaign = with_goal(
+        resolve_campaign(campaign), deadline=deadline, budget=budget, trade_off=trade_off
+    )
     facts = suitable_sites(campaign, on_offer(with_learned(resolve_sites(sites), RUNS)))
     if processors is not None:
         _check_processors(processors, facts)
@@ -91,7 +99,7 @@ def plan(
     # best kept.
     for offered in _offered(facts, moment):
         try:
-            front = trade_off(
+            front = solve_trade_off(
                 campaign.workflow,
                 offered,
                 method=method,
@@ -110,6 +118,52 @@ def plan(
         choice = choose_plan(front, campaign.goal, PlanNeeds(front, campaign.goal))
         quotes.append(_with_base(Quote.of_front(campaign, front, choice, SupplyPolicy())))
     return min(quotes, key=_badness(quotes, campaign.goal))
+
+
+def with_goal(
+    campaign: Campaign,
+    *,
+    deadline: str | float | None = None,
+    budget: str | float | None = None,
+    trade_off: float | None = None,
+) -> Campaign:
+    """
+    Return the campaign with those limits in place of its own that are not None.
+
+    Parameters
+    ----------
+    deadline
+        ``"33m"``, or seconds.
+    budget
+        ``"40 SU"``, or currency units.
+    trade_off
+        From 0, the fastest plan, to 1, the cheapest.
+
+    Raises
+    ------
+    InputError
+        Naming the limit that is wrong.
+    """
+    changes: dict[str, Any] = {}
+    where = ""
+    try:
+        if deadline is not None:
+            where = "deadline"
+            changes["deadline"] = parse_duration(deadline)
+            Goal(**changes)
+        if budget is not None:
+            where = "budget"
+            changes["budget"], changes["currency"] = parse_amount(budget)
+            Goal(**changes)
+        if trade_off is not None:
+            where = "trade_off"
+            changes["trade_off"] = trade_off
+            Goal(**changes)
+    except InputError as error:
+        raise error.within(where) from None
+    except (TypeError, ValueError) as error:
+        raise InputError(str(error), where=where) from None
+    return replace(campaign, goal=replace(campaign.goal, **changes)) if changes else campaign
 
 
 def _with_base(quote: Quote) -> Quote:

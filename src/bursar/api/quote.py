@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from bursar.api.measured_runtimes import ProbeSummary
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, Infeasible, InputError
@@ -48,6 +49,8 @@ class Quote:
         Trade-off curve with proven bounds, and what the goal picks; None where no plan is made.
     unmatched
         Reason for each task that no site would have, by the task's id.
+    probe
+        What was measured of tasks without a runtime; None: nothing was.
     """
 
     campaign: Campaign
@@ -63,6 +66,7 @@ class Quote:
     chosen: Plan | None = field(default=None, repr=False)
     trade_off: tuple[ParetoFront, PlanChoice] | None = field(default=None, repr=False)
     unmatched: Mapping[str, str] = field(default_factory=dict)
+    probe: ProbeSummary | None = None
 
     @classmethod
     def of_front(
@@ -188,6 +192,8 @@ class Quote:
             ]
         if self.policy.strategy is not None:
             told["strategy"] = self.policy.strategy
+        if self.probe is not None:
+            told["probe"] = self.probe.to_dict()
         if self.policy.brokering is not None:
             told["choice"] = self.policy.brokering.choice
             told["unmatched"] = [{"task": task, "reason": r} for task, r in self.unmatched.items()]
@@ -209,6 +215,8 @@ class Quote:
             print_choice(
                 self.feasible, self.reason, self.counter_offers, self.currency, note=self.note
             )
+        for line in () if self.probe is None else self.probe.words():
+            print(line)
 
     def check(self) -> list[str]:
         """

@@ -39,6 +39,7 @@ from bursar.cli.options import (
     PayingBook,
     PlanMethod,
     PlanScheduler,
+    Probe,
     Processors,
     RankBy,
     Refresh,
@@ -85,6 +86,7 @@ class CampaignOptions:
     budget: Budget = None
     trade_off: TradeOff = None
     runtime: Runtime = None
+    probe: Probe = None
     processors: Processors = None
     provisioning: Annotated[
         ProvisioningMode | None,
@@ -254,6 +256,7 @@ REFUSED_BY_SIMULATE: Mapping[str, str] = {
     "--as-it-was": "goes with --resume, which bursar run carries out",
     "--as-it-is": "goes with --resume, which bursar run carries out",
     "--fresh": "a simulation reuses nothing unless --reuse-from says so",
+    "--probe": "a simulation starts no tasks; bursar plan --probe tells the runtimes",
 }
 """Options of the record that make no sense in simulated time, and why."""
 

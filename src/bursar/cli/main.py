@@ -283,6 +283,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Show a service live: instances, workers, throughput and spending.",
     ),
     REPRODUCE,
+    CommandEntry(
+        "man",
+        "man_pages",
+        "Show the manual page of a command; without a terminal, print its source for man.",
+    ),
     CommandEntry("schema", "schema", "Print the JSON Schema of campaign, sites or service files."),
     CommandEntry(
         "serve",
@@ -343,6 +348,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             from bursar.cli import kept_runs
 
             kept_runs.register(app)
+        case "man_pages":
+            from bursar.cli import man_pages
+
+            man_pages.register(app)
         case "replicas":
             from bursar.cli import replicas
 

@@ -83,6 +83,18 @@ Runtime = Annotated[
         rich_help_panel=ESTIMATES,
     ),
 ]
+Probe = Annotated[
+    int | None,
+    typer.Option(
+        "--probe",
+        metavar="N",
+        min=1,
+        help="Where tasks state no runtime: first run N tasks of each kind on this machine, and "
+        "plan by the median of the time that they take. A run keeps their results.",
+        show_default=False,
+        rich_help_panel=ESTIMATES,
+    ),
+]
 Processors = Annotated[
     int | None,
     typer.Option("--processors", "-p", metavar="N", help="Buy exactly N processors."),
