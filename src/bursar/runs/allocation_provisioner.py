@@ -545,6 +545,7 @@ class AllocationProvisioner:
     def _open(self, allocation: Allocation, start: float, *, asked: bool = False) -> None:
         if allocation.name in self._inherited and allocation.name in self._guard.leases:
             return  # paid from its first begin on
+        cloud = self._sites[allocation.site].facts.cloud
         lease = lease_of(
             allocation,
             start,
@@ -552,6 +553,7 @@ class AllocationProvisioner:
             until=start + allocation.duration,
             asked=asked,
             unwatched=self._settlements.unwatched(allocation.site),
+            data_prices=None if cloud is None else cloud.data_prices,
         )
         refusal = self._guard.open(lease, self._dispatcher.now())
         if refusal is not None:
