@@ -139,6 +139,7 @@ def _priced(campaign: Campaign, front: "ParetoFront", choice: "PlanChoice") -> Q
             choice = replace(choice, option=None, plan=None, reason=reason, counter_offers=())
             return Quote.of_front(campaign, front, choice, SupplyPolicy())
     chosen, cost = quote.chosen, None if quote.cost is None else quote.cost + for_data
+    assert chosen is not None
     return replace(quote, cost=cost, chosen=replace(chosen, cost=cost))
 
 

@@ -127,7 +127,7 @@ class Quote:
         """
         if self.chosen is None or self.trade_off is None:
             return []
-        sites = [site for site in self.trade_off[0].sites if site.cloud and site.cloud.data_prices]
+        sites = [site for site in self.trade_off[0].sites if site.data_prices is not None]
         if not sites:
             return []
         from bursar.runs.data_charges import planned_data  # late: few sites are clouds

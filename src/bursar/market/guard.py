@@ -18,7 +18,15 @@ from bursar.market.lease import Lease
 from bursar.market.lease_holds import AHEAD, LeaseCharges, LeaseExposure, LeaseHolds
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import BudgetAction
-from bursar.model.money import MICROS, Micros, Refusal, Transfer, format_amount, to_micros
+from bursar.model.money import (
+    MICROS,
+    Micros,
+    Refusal,
+    Transfer,
+    format_amount,
+    from_micros,
+    to_micros,
+)
 from bursar.model.task import Outcome
 
 # Defines the actions that are due when spending reaches a share of the budget.
@@ -215,6 +223,11 @@ class BudgetGuard:
     def credit(self, lease: Lease) -> None:
         """Take over the credit of an open lease, for what other runs pay of its processors."""
         self._holds.open[lease.id].lease = lease
+
+    @property
+    def money_left(self) -> float | None:
+        """Currency units that are neither spent nor set aside; None without a budget."""
+        return None if self._holds.budget is None else from_micros(self.ledger.free)
 
     def affordable(self, lease: str) -> float:
         """Return by how many seconds the free money could prolong a lease; infinite if free."""

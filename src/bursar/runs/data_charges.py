@@ -18,12 +18,7 @@ from bursar.sites.protocol import Site
 
 def priced_data(sites: Mapping[str, Site]) -> frozenset[str]:
     """Return the names of sites where data have a price."""
-    clouds = {name: site.facts.cloud for name, site in sites.items()}
-    return frozenset(
-        name
-        for name, cloud in clouds.items()
-        if cloud is not None and cloud.data_prices is not None
-    )
+    return frozenset(name for name, site in sites.items() if site.facts.data_prices is not None)
 
 
 def known_data(task: Task, folders: Sequence[Path]) -> tuple[int, int]:
@@ -77,7 +72,7 @@ def planned_data(
     """
     found = []
     for site in sites:
-        prices = None if site.cloud is None else site.cloud.data_prices
+        prices = site.data_prices
         if prices is None:
             continue
         machines = sum(purchase.slot.site == site.name for purchase in plan.purchases)
