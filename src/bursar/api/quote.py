@@ -123,14 +123,14 @@ class Quote:
         """
         Return the data that the plan is known to carry where that has a price.
 
-        Each is a :class:`bursar.runs.data_charges.PlannedData`.
+        Each is a :class:`bursar.sites.cloud.data_charges.PlannedData`.
         """
         if self.chosen is None or self.trade_off is None:
             return []
         sites = [site for site in self.trade_off[0].sites if site.data_prices is not None]
         if not sites:
             return []
-        from bursar.runs.data_charges import planned_data  # late: few sites are clouds
+        from bursar.sites.cloud.data_charges import planned_data  # late: few sites are clouds
 
         tasks = self.campaign.workflow.tasks
         return planned_data(self.chosen, tasks, sites, self.campaign.root)

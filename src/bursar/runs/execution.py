@@ -25,7 +25,6 @@ from bursar.model.errors import BudgetStop, BursarError
 from bursar.model.money import Refusal, Transfer, from_micros
 from bursar.model.task import Outcome, Status, Task
 from bursar.runs.allocation_provisioner import AllocationProvisioner
-from bursar.runs.data_charges import known_data, priced_data, with_data
 from bursar.runs.environment import RunEnvironment, RunWork
 from bursar.runs.folder import AttemptFolders, RunFolder
 from bursar.runs.incarnations import (
@@ -40,6 +39,7 @@ from bursar.runs.processor_sharing import ProcessorSharing
 from bursar.runs.settlement import LeaseSettlements, LeaseTerms
 from bursar.runs.supply import UNSENT, RunContext, StopCause, TaskBindings
 from bursar.runs.surviving_workers import SurvivingWorkers, WorkerContact, cut_off
+from bursar.sites.cloud.data_charges import known_data, priced_data, with_data
 from bursar.supervisor import TaskSupervisor, heard_by_waiter
 
 FORSAKEN = 2.0

@@ -21,7 +21,7 @@ from bursar.model.errors import InputError
 from bursar.model.money import DataPrices, Refusal, to_micros
 from bursar.model.task import Copy, Outcome, Status
 from bursar.report.bill import make_bill
-from bursar.runs.data_charges import with_data
+from bursar.sites.cloud.data_charges import with_data
 from bursar.worker.carried_bytes import CarriedBytes
 from bursar.worker.workspace import WorkspaceCache
 from bursar_devtools.clouds.machine_room import MachineRoom, machine_room
