@@ -26,6 +26,8 @@ from bursar.model.task import Task
 from bursar.planning.policy import Method, OnProgress, Scheduler, SearchLimits
 
 if TYPE_CHECKING:
+    from bursar.planning.front import ParetoFront
+    from bursar.planning.plan_choice import PlanChoice
     from bursar.runs.supply import Replan, RunSnapshot
 
 # Planning of a campaign on given sites, which ends in a quote.
@@ -116,7 +118,7 @@ def plan(
                 raise
             continue  # what begins later need not hold every task
         choice = choose_plan(front, campaign.goal, PlanNeeds(front, campaign.goal))
-        quotes.append(_with_base(Quote.of_front(campaign, front, choice, SupplyPolicy())))
+        quotes.append(_priced(campaign, front, choice))
     return min(quotes, key=_badness(quotes, campaign.goal))
 
 
@@ -164,6 +166,35 @@ def with_goal(
     except (TypeError, ValueError) as error:
         raise InputError(str(error), where=where) from None
     return replace(campaign, goal=replace(campaign.goal, **changes)) if changes else campaign
+
+
+def _priced(campaign: Campaign, front: "ParetoFront", choice: "PlanChoice") -> Quote:
+    """Return the quote of a choice, with the data that its plan carries where they have a price."""
+    quote = _with_base(Quote.of_front(campaign, front, choice, SupplyPolicy()))
+    for_data = sum(one.cost for one in quote.data())
+    goal = campaign.goal
+    if not for_data or quote.chosen is None or quote.cost is None:
+        return quote
+    if goal.budget is not None and quote.cost + for_data > goal.budget:
+        from bursar.api.needs import PlanNeeds
+        from bursar.planning.plan_choice import choose_plan
+
+        # Another plan of the curve may leave enough for the data; where it carries more, none does.
+        needed = for_data
+        less = replace(goal, budget=max(0.0, goal.budget - needed))
+        choice = choose_plan(front, less, PlanNeeds(front, less))
+        quote = _with_base(Quote.of_front(campaign, front, choice, SupplyPolicy()))
+        for_data = sum(one.cost for one in quote.data())
+        if quote.chosen is None or (quote.cost or 0.0) + for_data > goal.budget:
+            reason = (
+                f"what tasks bring to machines and send back costs {needed:.6g} "
+                f"{quote.currency}, and no plan leaves that much of the budget"
+            )
+            choice = replace(choice, option=None, plan=None, reason=reason, counter_offers=())
+            return Quote.of_front(campaign, front, choice, SupplyPolicy())
+    chosen, cost = quote.chosen, None if quote.cost is None else quote.cost + for_data
+    assert chosen is not None
+    return replace(quote, cost=cost, chosen=replace(chosen, cost=cost))
 
 
 def _with_base(quote: Quote) -> Quote:

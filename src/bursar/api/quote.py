@@ -123,6 +123,33 @@ class Quote:
 
         return planned_machines(self.chosen, sites)
 
+    def data(self) -> list[Any]:
+        """
+        Return the data that the plan is known to carry where that has a price.
+
+        Each is a :class:`bursar.sites.cloud.data_charges.PlannedData`.
+        """
+        if self.chosen is None or self.trade_off is None:
+            return []
+        sites = [site for site in self.trade_off[0].sites if site.data_prices is not None]
+        if not sites:
+            return []
+        from bursar.sites.cloud.data_charges import planned_data  # late: few sites are clouds
+
+        tasks = self.campaign.workflow.tasks
+        return planned_data(self.chosen, tasks, sites, self.campaign.root)
+
+    def purchase_lines(self) -> list[str]:
+        """Return what the plan buys of clouds, a line for each type of machine and for data."""
+        lines = [machines.words(self.currency) for machines in self.machines()]
+        if carried := self.data():
+            from bursar.report.bill import data_words
+
+            for one in carried:
+                words = data_words(one.bytes_in, one.bytes_out, one.prices)
+                lines.append(f"{one.site}: {words}: {one.cost:.6g} {self.currency} as far as known")
+        return lines
+
     def nearest(self) -> Plan:
         """Return the plan that comes nearest to a goal out of reach."""
         from bursar.planning.plan_choice import best_effort
@@ -190,6 +217,19 @@ class Quote:
                 }
                 for one in bought
             ]
+        if carried := self.data():
+            told["data"] = [
+                {
+                    "site": one.site,
+                    "bytes_in": one.bytes_in,
+                    "bytes_out": one.bytes_out,
+                    "price_in": one.prices.into,
+                    "price_out": one.prices.out,
+                    "price_date": one.prices.date,
+                    "cost": one.cost,
+                }
+                for one in carried
+            ]
         if self.policy.strategy is not None:
             told["strategy"] = self.policy.strategy
         if self.probe is not None:
@@ -205,8 +245,8 @@ class Quote:
 
         if self.trade_off is not None:
             print_plan(self.campaign, *self.trade_off)
-            for machines in self.machines():
-                print(machines.words(self.currency))
+            for line in self.purchase_lines():
+                print(line)
         elif self.unmatched:  # another site is needed, or other requirements: nothing is offered
             from rich.console import Console
 

@@ -289,9 +289,8 @@ def run(
         quote.check_goal()
     if progress and not ahead.is_done:
         notes = () if oversubscribe else notes_on_sharing(facts)
-        bought = (machines.words(quote.currency) for machines in quote.machines())
         found = () if measured is None else measured.summary.words()
-        for line in (*found, quote.note, *bought, *notes):
+        for line in (*found, quote.note, *quote.purchase_lines(), *notes):
             if line:
                 print(line, file=sys.stderr)
     chosen = ahead.plan_of_whole(quote.plan_to_follow())

@@ -1,7 +1,7 @@
 """The engine's state: tasks, workers, money and the pending transaction, without any input."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,6 +72,8 @@ class EngineSettings:
     absence
         Seconds without a connection after which the tasks of a worker that outlives the engine run
         elsewhere; 0: at once.
+    priced_data
+        Names of sites where data have a price, whose workers count what attempts carry.
     on_outcome
         Called with the record of each outcome once it is durable.
     on_start
@@ -86,6 +88,7 @@ class EngineSettings:
     keeps_starts: bool = False
     outlives: float = 0.0
     absence: float = 0.0
+    priced_data: Collection[str] = ()
     on_outcome: Callable[[AttemptRecord], None] = lambda record: None
     on_start: Callable[[Sequence[int]], None] = lambda tasks: None
 

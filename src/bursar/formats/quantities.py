@@ -15,6 +15,7 @@ from bursar.formats.units import (
     LONGEST,
     parse_amount,
     parse_bandwidth,
+    parse_data_price,
     parse_duration,
     parse_price,
     parse_share,
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
     Size: TypeAlias = int
     Amount: TypeAlias = tuple[float, str | None]
     Credit: TypeAlias = float
+    DataPrice: TypeAlias = tuple[float, str | None]
     Price: TypeAlias = tuple[float, str | None]
     Share: TypeAlias = float
     Use: TypeAlias = float
@@ -196,6 +198,18 @@ else:
         ),
     )
     """Currency units per processor-second, and the currency where the text names one."""
+
+    DataPrice = decoded_type(
+        "DataPrice",
+        parse_data_price,
+        _number_or_text(
+            '"0.09 USD/GB", or a number per GB (10^9 bytes).',
+            rf"^\s*{_NUMBER}\s*(({CURRENCY})?\s*/\s*([kMGTP]|[KMGTP]i)?B)?\s*$",
+            minimum=0,
+            maximum=DEAREST,
+        ),
+    )
+    """Currency units per GB, and the currency where the text names one."""
 
     Share = decoded_type(
         "Share",

@@ -264,6 +264,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     sealed
         Of a sealed task: an envelope with its exit code, streams, reason and value, which are
         not told otherwise.
+    bytes_in, bytes_out
+        Bytes that the attempt brought to its machine, and that go back from there; counted only
+        where data have a price.
     """
 
     task: int
@@ -282,3 +285,5 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     reason: str = ""
     value: bytes = b""
     sealed: bytes = b""
+    bytes_in: int = 0
+    bytes_out: int = 0

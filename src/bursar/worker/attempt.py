@@ -208,7 +208,8 @@ class Attempt:
         The call is this attempt's, or one that was sent after it.
         """
         largest = self.place.welcome.largest_value
-        return answer.outcome(largest, self.start + answer.begun - self._began)
+        outcome = answer.outcome(largest, self.start + answer.begun - self._began)
+        return self._counted(outcome, answer.job)
 
     def followed_by(self, job: WireJob, begun: float) -> "Attempt":
         """
@@ -446,7 +447,12 @@ class Attempt:
             reason=reason[:LONGEST_REASON],
             value=self._value,
         )
-        return outcome if self._seal is None else self._sealed(outcome, self._seal)
+        return self._counted(outcome if self._seal is None else self._sealed(outcome, self._seal))
+
+    def _counted(self, outcome: Outcome, job: WireJob | None = None) -> Outcome:
+        """Return an outcome with the bytes that it carried, where anybody wants to know them."""
+        carried = self.place.carried
+        return outcome if carried is None else carried.counted(job or self.job, self.home, outcome)
 
     def _take(self, capture: OutputCapture, stream: str) -> tuple[bytes, int]:
         captures = self.place.captures
