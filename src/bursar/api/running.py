@@ -52,6 +52,7 @@ from bursar.runs.missing_programs import check_programs
 from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
+from bursar.runs.result_table import RunTable, result_table
 from bursar.runs.run_record import read_run, summarise
 from bursar.sites.owners import known_owners
 
@@ -100,6 +101,25 @@ class RunResult:
     def outcomes(self) -> Iterator[Outcome]:
         """Yield the final outcome of each task that has one, by task."""
         yield from read_run(self._folder).outcomes
+
+    def table(self, where: str | None = None) -> RunTable:
+        """
+        Return parameters and results of the tasks in one table, as ``bursar table`` prints it.
+
+        Parameters
+        ----------
+        where
+            Condition in the ClassAd language, as of ``bursar table --where``: only tasks of which
+            it is true. None: all.
+
+        Raises
+        ------
+        InputError
+            When the condition cannot be read, or names a column that does not exist.
+        BursarError
+            When a required value is missing.
+        """
+        return result_table(read_run(self._folder), where)
 
     def bill(self) -> Bill:
         """Cost of the run, by site and by task."""

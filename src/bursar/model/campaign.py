@@ -8,6 +8,7 @@ from typing import Literal
 
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.money import check_currency
+from bursar.model.results import ResultColumn
 from bursar.model.task import File, Task
 
 # Tasks and the order their data imposes.
@@ -360,6 +361,8 @@ class Campaign:
     code
         Names of files below ``root`` that the tasks' programs are made of: a result of an earlier
         run is reused only while these are as they were. They are not put into working directories.
+    results
+        Columns of the table of results of its runs.
     """
 
     name: str
@@ -373,3 +376,4 @@ class Campaign:
     account: str | None = None
     book: Path | None = None
     code: tuple[str, ...] = ()
+    results: tuple[ResultColumn, ...] = ()
