@@ -217,3 +217,27 @@ def test_wrong_columns_are_refused(tmp_path: Path, line: str, place: str, messag
         bursar.read_campaign(path)
     assert place in str(caught.value)
     assert message in str(caught.value)
+
+
+PLAN = r"""
+parameter n integer range from 1 to 2
+output size
+output half
+output title
+task main
+    shexec "echo '{\"size\": $n, \"halves\": [0, 0.5]}' > out.json; echo 'name,n' > t.csv"
+    shexec echo "t$n,$UNKNOWN" >> t.csv
+    slurp json out.json size:/size half:/halves/$INDEX
+    slurp csv t.csv title:0
+endtask
+""".replace("$INDEX", "1")
+
+
+def test_outputs_of_a_nimrod_plan(folder: Any) -> None:
+    """What jobs slurp is in the table; a name left to the shell is remarked on."""
+    folder.write("p.pln", PLAN)
+    done = folder.bursar("run", "p.pln", "-q")
+    assert '"UNKNOWN" is no parameter and is left to the shell' in done.stderr
+    assert folder.bursar("table", "last").stdout == (
+        "task,status,n,size,half,title\njob1,succeeded,1,1,0.5,name\njob2,succeeded,2,2,0.5,name\n"
+    )

@@ -73,7 +73,7 @@ def _column(name: str, table: ResultColumnTable, tasks: Sequence[Task], place: s
             )
     form = table.form
     where = getattr(table, form)
-    _check_where(form, where, joined(place, form))
+    check_where(form, where, joined(place, form))
     column = ResultColumn(
         name=name,
         form=form,
@@ -95,8 +95,15 @@ def _picked(written: Literal["first", "last"] | int | None) -> int:
     return 0 if written == "first" else -1
 
 
-def _check_where(form: str, where: object, place: str) -> None:
-    """Refuse a pointer, an expression or a path that can never be found anywhere."""
+def check_where(form: str, where: object, place: str) -> None:
+    """
+    Refuse a pointer, an expression or a path that can never be found anywhere.
+
+    Raises
+    ------
+    InputError
+        At the place.
+    """
     if not isinstance(where, str) or form == "csv":
         return
     try:

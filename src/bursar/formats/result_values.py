@@ -213,6 +213,8 @@ def split_path(path: str) -> tuple[str, str | None]:
     (('./run/loss', None), ('.//loss', 'mean'))
     """
     path, _, attribute = path.removesuffix("/text()").partition("/@")
+    if path == "/":  # the document itself: all of its root element
+        path = "/*"
     if not path.startswith("/"):
         path = f"//{path}"
     return f".{path}", attribute or None

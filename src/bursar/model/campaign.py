@@ -363,6 +363,8 @@ class Campaign:
         run is reused only while these are as they were. They are not put into working directories.
     results
         Columns of the table of results of its runs.
+    remarks
+        What its reader warns of, each in one line that names the place.
     """
 
     name: str
@@ -377,3 +379,4 @@ class Campaign:
     book: Path | None = None
     code: tuple[str, ...] = ()
     results: tuple[ResultColumn, ...] = ()
+    remarks: tuple[str, ...] = ()
