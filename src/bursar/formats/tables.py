@@ -18,6 +18,7 @@ from bursar.formats.quantities import (
     Amount,
     Count,
     Duration,
+    NeededShare,
     Schema,
     TaskDuration,
     TaskSize,
@@ -121,6 +122,10 @@ class TaskTable(TomlTable, frozen=True):
     retries: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="Further tries after a failure; default: as in [retry]."),
+    ] = None
+    needs: Annotated[
+        NeededShare | None,
+        Meta(description='Share of the tasks it waits for that must succeed: "all", "any", "95%".'),
     ] = None
     requirements: Annotated[
         str | None, Meta(description="Expression that a site must satisfy.")
