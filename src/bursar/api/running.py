@@ -12,6 +12,7 @@ from bursar.api.planning import plan, resolve_campaign
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
 from bursar.api.quoting import PlanMaker, quote_policy
+from bursar.api.result_table import RunTable, result_table
 from bursar.api.reusing import (
     Changed,
     changes_since,
@@ -52,7 +53,6 @@ from bursar.runs.missing_programs import check_programs
 from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
-from bursar.runs.result_table import RunTable, result_table
 from bursar.runs.run_record import read_run, summarise
 from bursar.sites.owners import known_owners
 
@@ -103,22 +103,7 @@ class RunResult:
         yield from read_run(self._folder).outcomes
 
     def table(self, where: str | None = None) -> RunTable:
-        """
-        Return parameters and results of the tasks in one table, as ``bursar table`` prints it.
-
-        Parameters
-        ----------
-        where
-            Condition in the ClassAd language, as of ``bursar table --where``: only tasks of which
-            it is true. None: all.
-
-        Raises
-        ------
-        InputError
-            When the condition cannot be read, or names a column that does not exist.
-        BursarError
-            When a required value is missing.
-        """
+        """Parameters and results in one table, as :func:`bursar.api.result_table.result_table`."""
         return result_table(read_run(self._folder), where)
 
     def bill(self) -> Bill:

@@ -330,10 +330,10 @@ def show_table(
     [results] of the campaign file says where each result stands: in what a task printed, or in a
     file that it made.
     """
+    from bursar.api.result_table import result_table
     from bursar.formats.result_columns import read_result_columns
     from bursar.report.run_tables import print_result_table
     from bursar.runs.folder import RunFolder
-    from bursar.runs.result_table import result_table
     from bursar.runs.run_record import read_run
 
     if as_json and as_csv:

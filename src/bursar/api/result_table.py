@@ -16,8 +16,8 @@ from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.results import ResultColumn
 from bursar.model.task import Status, Task, Value
+from bursar.runs.kept.task_rows import selected, task_rows
 from bursar.runs.run_record import RunRecord, log_files
-from bursar.runs.task_rows import selected, task_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -34,7 +34,7 @@ class MissingValues(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
-    column
+        Title, as ``[results]`` writes the key.
         Name of the column.
     missing, tasks
         How many have no value, and how many should have one.
