@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from bursar.api.result_table import RunTable, result_table
 from bursar.model.task import Outcome, Status, Task, Value
 from bursar.report.bill import Bill
 from bursar.runs.folder import RunFolder
@@ -159,6 +160,10 @@ class RunResult:
     def outcomes(self) -> Iterator[Outcome]:
         """Yield the final outcome of each task that has one, by task."""
         yield from read_run(self._folder).outcomes
+
+    def table(self, where: str | None = None) -> RunTable:
+        """Parameters and results in one table, as :func:`bursar.api.result_table.result_table`."""
+        return result_table(read_run(self._folder), where)
 
     def bill(self) -> Bill:
         """Cost of the run, by site and by task."""

@@ -121,9 +121,12 @@ def load_campaign(
     InputError
         Naming the file and place, or the option, that is wrong.
     """
+    from bursar.cli.options import print_note
     from bursar.formats.campaign_file import read_campaign
 
     campaign = read_campaign(path)
+    for remark in campaign.remarks:
+        print_note(remark)
     # The tasks stay until this process ends: the search for cycles need never look at them again.
     gc.freeze()
     if replay_scale is not None:

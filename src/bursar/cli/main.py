@@ -214,6 +214,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "List a run's tasks with state, time, parameters, and what went wrong.",
     ),
     CommandEntry(
+        "table",
+        "runs",
+        "Print parameters and results of a run's tasks in one table.",
+    ),
+    CommandEntry(
         "logs",
         "runs",
         "Print what a task printed: its stdout to stdout, its stderr to stderr.",

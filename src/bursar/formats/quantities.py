@@ -117,6 +117,16 @@ def _parse_date(value: object) -> datetime.date:
         raise InputError(f"expected a day such as 2026-11-01, got {value!r}") from None
 
 
+def _parse_needed_share(value: object) -> float:
+    """Return the share of its parents that a task needs; 0: one at least."""
+    if value in ("all", "any"):
+        return 1.0 if value == "all" else 0.0
+    try:
+        return parse_share(value)
+    except InputError as error:
+        raise InputError(f'{error.message}; or "all", or "any"', hint=error.hint) from None
+
+
 def _parse_currency(value: object) -> str:
     try:
         return check_currency(value if isinstance(value, str) else "")
@@ -134,6 +144,7 @@ if TYPE_CHECKING:
     DataPrice: TypeAlias = tuple[float, str | None]
     Price: TypeAlias = tuple[float, str | None]
     Share: TypeAlias = float
+    NeededShare: TypeAlias = float
     Use: TypeAlias = float
     Bandwidth: TypeAlias = float
     TaskDuration: TypeAlias = str | float
@@ -217,6 +228,18 @@ else:
         _number_or_text('A share: 0.8 or "80%".', SHARE_PATTERN, minimum=0, maximum=1),
     )
     """A number from 0 to 1."""
+
+    NeededShare = decoded_type(
+        "NeededShare",
+        _parse_needed_share,
+        _number_or_text(
+            '"all", "any" (one at least), or a share: 0.95 or "95%".',
+            rf"^all$|^any$|{SHARE_PATTERN}",
+            minimum=0,
+            maximum=1,
+        ),
+    )
+    """A number from 0, which stands for one at least, to 1."""
 
     Use = decoded_type(
         "Use",

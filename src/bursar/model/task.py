@@ -72,6 +72,13 @@ class Substitute(msgspec.Struct, frozen=True, tag="substitute"):
     values: dict[str, str]
 
 
+class Write(msgspec.Struct, frozen=True, tag="write"):
+    """Writes a text into a file of the working directory."""
+
+    path: str
+    text: str
+
+
 class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     """
     Calls a pickled Python function and returns its result.
@@ -92,7 +99,7 @@ class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     as_data: bool = False
 
 
-Step = Exec | Shell | Copy | Redirect | OnError | Substitute | Call
+Step = Exec | Shell | Copy | Redirect | OnError | Substitute | Write | Call
 
 
 # A task: what to run, what it needs, what it makes.
@@ -167,6 +174,9 @@ class Task:
         logical names, by name.
     retries
         How often it is tried again after a failure; None for the campaign's default.
+    needs
+        Share of its parents that must have succeeded before it starts, which is when all of them
+        have ended, 0 to 1; at least one of them whatever the share. None: all.
     parameters
         The point of the sweep it stands for, or empty.
 
@@ -191,6 +201,7 @@ class Task:
     data: tuple[str, ...] = ()
     registers: Mapping[str, str] = field(default_factory=dict)
     retries: int | None = None
+    needs: float | None = None
     parameters: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -206,6 +217,8 @@ class Task:
             raise ValueError(f"memory must not be negative, got {self.memory}")
         if self.retries is not None and self.retries < 0:
             raise ValueError(f"retries must not be negative, got {self.retries}")
+        if self.needs is not None and not (0 <= self.needs <= 1):
+            raise ValueError(f"needs must be a share between 0 and 1, got {self.needs}")
 
     def without_steps(self) -> "Task":
         """Return the task without what it does, as far as plans and bills look at it."""

@@ -22,6 +22,7 @@ from bursar.model.task import (
     Status,
     Step,
     Substitute,
+    Write,
 )
 from bursar.worker.attempt_context import PROCESSORS, AttemptContext
 from bursar.worker.output_capture import OutputCapture
@@ -325,6 +326,9 @@ class Attempt:
                 self._ignore = ignore
             case Substitute(source, target, values):
                 substitute(self._at_node(source), self._at_node(target), values)
+            case Write(path, text):
+                with open(self._at_node(path), "w", encoding="utf-8") as file:
+                    file.write(text)
         return False
 
     def _at_node(self, path: str) -> str:

@@ -37,14 +37,7 @@ def known_data(task: Task, folders: Sequence[Path]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedData:
-    """
-    Data that the tasks of a plan are known to bring to one site and to send back.
-
-    Parameters
-    ----------
-    site
-        Name of the site.
-    """
+    """Data that the tasks of a plan are known to bring to one site and to send back."""
 
     site: str
     bytes_in: int
