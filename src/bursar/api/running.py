@@ -53,6 +53,7 @@ from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
 from bursar.runs.run_record import read_run, summarise
+from bursar.runs.task_needs import memory_note
 from bursar.sites.owners import known_owners
 
 # The result of ``run``.
@@ -305,7 +306,8 @@ def run(
     if progress and not ahead.is_done:
         notes = () if oversubscribe else notes_on_sharing(facts)
         bought = (machines.words(quote.currency) for machines in quote.machines())
-        for line in (quote.note, *bought, *notes):
+        memory = memory_note(campaign.workflow.tasks, facts)
+        for line in (quote.note, *bought, *notes, memory):
             if line:
                 print(line, file=sys.stderr)
     chosen = ahead.plan_of_whole(quote.plan_to_follow())

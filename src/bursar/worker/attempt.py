@@ -31,7 +31,7 @@ from bursar.worker.staging import StagingError, copy, link_in, substitute
 from bursar.worker.workspace import log_name, when_changed
 
 if TYPE_CHECKING:
-    pass
+    from bursar.worker.memory_enforcement import MemoryGroup
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
@@ -65,6 +65,7 @@ class Attempt:
         "_doing",
         "_exit_code",
         "_folder",
+        "_group",
         "_ignore",
         "_scratch",
         "_seal",
@@ -103,6 +104,7 @@ class Attempt:
         self._scratch = not (job.inputs or job.outputs or job.data or self._stays)
         self._seal: Callable[[bytes], bytes] | None = None
         self._folder = ""
+        self._group: MemoryGroup | None = None
         self._changed = 0
         self._callee: Any = None
         self._doing = ""
@@ -177,6 +179,8 @@ class Attempt:
         # SIGTERM and exit with 0.
         if self.stopped is not None:
             return self._end(*self.stopped)
+        if self._group is not None and (excess := self._group.excess()) is not None:
+            return self._end(Status.FAILED, excess)
         if code != 0 and not self._ignore:
             return self._end(Status.FAILED, f"{self._doing} {_how(code)}")
         return self.advance()
@@ -243,6 +247,11 @@ class Attempt:
         except (ProcessLookupError, PermissionError):
             return False
         return True
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the worker has to look at the memory of the attempt's processes."""
+        return self.job.memory > 0 and self._group is None
 
     @property
     def captures(self) -> Iterator[OutputCapture]:
@@ -372,6 +381,11 @@ class Attempt:
         self.place.enter(self._folder)
         job = self.job
         values = (b"%d" % job.task, b"%d" % job.processors)
+        if job.memory and (groups := self.place.memory_groups) is not None:
+            if self._group is None:
+                name = f"bursar-{os.getpid()}-{job.task}-{job.attempt}"
+                self._group = groups.make(name, job.memory)
+            path, argv = self._group.entering(path, argv)
         self.pid = self.place.spawner.spawn(path, argv, values, job.environment, out, err)
 
     def _call(self, call: Call) -> None:
@@ -425,6 +439,8 @@ class Attempt:
             if self._seal is not None and sizes[which] > MOST_PRINTED:
                 had = f"{stream} of {sizes[which]} bytes is cut off after {MOST_PRINTED}"
                 reason = f"{reason}; {had}" if reason else had
+        if self._group is not None:
+            self._group.close()
         try:
             self._clear(status)
         except OSError as error:  # its folders were taken from under it

@@ -15,6 +15,7 @@ from bursar.worker.spawning import Spawner
 from bursar.worker.workspace import WorkspaceCache
 
 if TYPE_CHECKING:
+    from bursar.worker.memory_enforcement import MemoryGroups
     from bursar.worker.sealed_tasks import SealedTaskOpener
 
 PROCESSORS = "BURSAR_PROCESSORS"
@@ -64,6 +65,13 @@ class AttemptContext:
         )
 
         return SealedTaskOpener(self._seal_key, self._seal_pem)
+
+    @functools.cached_property
+    def memory_groups(self) -> "MemoryGroups | None":
+        """The maker of control groups for tasks; None where their memory has to be watched."""
+        from bursar.worker.memory_enforcement import memory_groups
+
+        return memory_groups()
 
     def change_seal_key(self, pem: str) -> None:
         """Open sealed tasks that begin from now on with another key."""
