@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from bursar.dispatch.credential import SILENCE
@@ -57,7 +57,7 @@ class DispatchOptions:
         Lease whose processors run each task; None: any.
     again_at
         Lease, or what stands for one, to which tasks go that will run again; None: they stay.
-    delay, data, prefetch, keeps_starts, outlives, absence
+    delay, data, prefetch, keeps_starts, outlives, absence, secrets
         See :class:`bursar.engine.core.EngineSettings`.
     restored
         Attempts of the run's earlier life that workers may still have, which went on without the
@@ -85,6 +85,7 @@ class DispatchOptions:
     keeps_starts: bool = False
     outlives: float = 0.0
     absence: float = 0.0
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     restored: RestoredAttempts | None = None
     listening: socket.socket | None = None
     token: str = ""
@@ -179,6 +180,7 @@ class Dispatcher:
                 keeps_starts=options.keeps_starts,
                 outlives=options.outlives,
                 absence=options.absence,
+                secrets=options.secrets,
                 on_outcome=on_outcome or (lambda record: None),
                 on_start=on_start or (lambda tasks: None),
             ),

@@ -92,7 +92,14 @@ class InputTable(TomlTable, frozen=True):
 class TaskTable(TomlTable, frozen=True):
     """Settings of a task, or of all tasks of a sweep. Text may hold {parameter}."""
 
-    schema_rules: ClassVar[Schema] = {"not": {"required": ["over", "parameters"]}}
+    schema_rules: ClassVar[Schema] = {
+        "not": {
+            "anyOf": [
+                {"required": ["over", "parameters"]},
+                {"required": ["stdin", "stdin_text"]},
+            ]
+        }
+    }
 
     command: Annotated[Command | None, Meta(description="Command that the task runs.")] = None
     inputs: Annotated[
@@ -158,6 +165,27 @@ class TaskTable(TomlTable, frozen=True):
         dict[str, str | int | float | bool] | None,
         Meta(description="Environment variables of the task."),
     ] = None
+    stdin: Annotated[
+        FileName | None,
+        Meta(description="File that the command reads as its standard input; an input, too."),
+    ] = None
+    stdin_text: Annotated[
+        str | None, Meta(description="Text that the command reads as its standard input.")
+    ] = None
+    inherit: Annotated[
+        list[Annotated[str, Meta(extra_json_schema={"minLength": 1})]] | None,
+        Meta(
+            description="Names or patterns of the variables that the task inherits of those of "
+            "the run or pilot; default: all."
+        ),
+    ] = None
+    secret: Annotated[
+        list[Annotated[str, Meta(extra_json_schema={"pattern": "^[^=]+$"})]] | None,
+        Meta(
+            description="Variables whose values come from the environment of the run or "
+            "[secrets] file, and are written nowhere."
+        ),
+    ] = None
     on_error: Annotated[
         Literal["fail", "ignore"] | None,
         Meta(description='"ignore": the task succeeds whatever its exit status.'),
@@ -181,6 +209,8 @@ class TaskTable(TomlTable, frozen=True):
     def __post_init__(self) -> None:
         if self.over is not None and self.parameters is not None:
             raise InputError("expected over or parameters, not both", where="over")
+        if self.stdin is not None and self.stdin_text is not None:
+            raise InputError("expected stdin or stdin_text, not both", where="stdin_text")
 
 
 class CampaignTable(TomlTable, frozen=True):
@@ -281,6 +311,19 @@ class RetryTable(TomlTable, frozen=True):
         return Retry(attempts=self.attempts, backoff=self.backoff, ceiling=self.ceiling)
 
 
+class SecretsTable(TomlTable, frozen=True):
+    """Where values of secret variables are that the environment of the run lacks."""
+
+    file: Annotated[
+        str,
+        Meta(
+            description="File of lines NAME=VALUE, readable by you alone (mode 600); relative to "
+            "this file, or ~/...",
+            min_length=1,
+        ),
+    ]
+
+
 _COMMAND: Schema = {"required": ["command"]}
 
 
@@ -330,6 +373,9 @@ class CampaignFile(TomlTable, frozen=True):
     goal: Annotated[GoalTable, Meta(description="Deadline, budget, preference.")] = msgspec.field(
         default_factory=GoalTable
     )
+    secrets: Annotated[
+        SecretsTable | None, Meta(description="File with the values of secret variables.")
+    ] = None
     retry: Annotated[RetryTable, Meta(description="Rules for tries after failures.")] = (
         msgspec.field(default_factory=RetryTable)
     )

@@ -54,6 +54,44 @@ class Redirect(msgspec.Struct, frozen=True, tag="redirect"):
     append: bool = False
 
 
+class StandardInput(msgspec.Struct, frozen=True, tag="stdin"):
+    """
+    From here on, programs read this as their standard input; without it, nothing.
+
+    Parameters
+    ----------
+    path
+        File in the working directory; None: the text.
+    text
+        Text that each task reads from its beginning.
+    """
+
+    path: str | None = None
+    text: str = ""
+
+
+class Inherit(msgspec.Struct, frozen=True, tag="inherit"):
+    """From here on, programs get only those variables of the worker's that match a pattern."""
+
+    names: tuple[str, ...]
+
+
+class Secret(msgspec.Struct, frozen=True, tag="secret"):
+    """
+    Names variables whose values are known only to the run's process and to the task's.
+
+    Parameters
+    ----------
+    names
+        Names of the variables.
+    file
+        Path of a file with values that the environment of the run lacks; empty: none.
+    """
+
+    names: tuple[str, ...]
+    file: str = ""
+
+
 class OnError(msgspec.Struct, frozen=True, tag="onerror"):
     """Chooses whether later failing steps are ignored or (the default) fail the task."""
 
@@ -92,7 +130,9 @@ class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     as_data: bool = False
 
 
-Step = Exec | Shell | Copy | Redirect | OnError | Substitute | Call
+Step = (
+    Exec | Shell | Copy | Redirect | StandardInput | Inherit | Secret | OnError | Substitute | Call
+)
 
 
 # A task: what to run, what it needs, what it makes.

@@ -469,6 +469,7 @@ class RunExecution:
             again_at=UNSENT if sends_tasks else None,
             delay=None if delay is None else partial(self._bindings.delay_between, delay),
             data=environment.data,
+            secrets=environment.secrets,
             prefetch=environment.prefetch,
             keeps_starts=environment.durable,
             outlives=0.0 if contact is None else contact.outlives,

@@ -15,16 +15,20 @@ from bursar.model.task import (
     Call,
     Copy,
     Exec,
+    Inherit,
     OnError,
     Outcome,
     Redirect,
+    Secret,
     Shell,
+    StandardInput,
     Status,
     Step,
     Substitute,
 )
 from bursar.worker.attempt_context import PROCESSORS, AttemptContext
 from bursar.worker.output_capture import OutputCapture
+from bursar.worker.program_surroundings import ProgramSurroundings
 from bursar.worker.python_calls import CallAnswer, is_plain
 from bursar.worker.spawning import ProcessUsage
 from bursar.worker.staging import StagingError, copy, link_in, substitute
@@ -32,6 +36,7 @@ from bursar.worker.workspace import log_name, when_changed
 
 if TYPE_CHECKING:
     from bursar.worker.memory_enforcement import MemoryGroup
+    from bursar.worker.secret_mask import SecretMask
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
@@ -57,6 +62,7 @@ class Attempt:
     """
 
     __slots__ = (
+        "_around",
         "_began",
         "_callee",
         "_captures",
@@ -105,6 +111,7 @@ class Attempt:
         self._seal: Callable[[bytes], bytes] | None = None
         self._folder = ""
         self._group: MemoryGroup | None = None
+        self._around: ProgramSurroundings | None = None
         self._changed = 0
         self._callee: Any = None
         self._doing = ""
@@ -329,11 +336,23 @@ class Attempt:
                 self._copy(source, target, source_at_root, target_at_root)
             case Redirect(stream, path, append):
                 self._redirect(0 if stream == "stdout" else 1, path, append)
+            case StandardInput() | Inherit():
+                if self._around is None:
+                    self._around = ProgramSurroundings()
+                self._around.change(step, self._folder)
+            case Secret(names):
+                self._check_secrets(names)
             case OnError(ignore):
                 self._ignore = ignore
             case Substitute(source, target, values):
                 substitute(self._at_node(source), self._at_node(target), values)
         return False
+
+    def _check_secrets(self, names: tuple[str, ...]) -> None:
+        """Refuse to run a task without a secret, which not every way to a worker carries."""
+        for name in names:
+            if name not in self.job.secrets:
+                raise StagingError(f'no value of the secret "{name}" has come here')
 
     def _at_node(self, path: str) -> str:
         return os.path.join(self._folder, path)
@@ -355,6 +374,8 @@ class Attempt:
             capture = self._captures[which]
             if capture is None:
                 capture = self._captures[which] = self.place.captures.open(self.home.logs)
+                if self.job.secrets:
+                    capture.mask = _mask_of(self.job.secrets)
             self._streams[which] = capture.writer
         return self._streams[which]
 
@@ -386,11 +407,18 @@ class Attempt:
                 name = f"bursar-{os.getpid()}-{job.task}-{job.attempt}"
                 self._group = groups.make(name, job.memory)
             path, argv = self._group.entering(path, argv)
-        self.pid = self.place.spawner.spawn(path, argv, values, job.environment, out, err)
+        own = {**job.environment, **job.secrets} if job.secrets else job.environment
+        around = self._around
+        if around is None:
+            self.pid = self.place.spawner.spawn(path, argv, values, own, out, err)
+        else:
+            spawner = self.place.spawner_for(around.inherits)
+            self.pid = spawner.spawn(path, argv, values, own, out, err, around.stdin)
 
     def _call(self, call: Call) -> None:
         job = self.job
         own = {TASK: str(job.task), PROCESSORS: str(job.processors), **job.environment}
+        own |= job.secrets
         streams: tuple[int, ...] = (self._stream(0), self._stream(1))
         alone = not self.is_plain
         if not alone:
@@ -441,6 +469,8 @@ class Attempt:
                 reason = f"{reason}; {had}" if reason else had
         if self._group is not None:
             self._group.close()
+        if self._around is not None:
+            self._around.close()
         try:
             self._clear(status)
         except OSError as error:  # its folders were taken from under it
@@ -531,6 +561,12 @@ def _check_environment(environment: dict[str, str]) -> None:
 
 
 _RESERVED = frozenset((RUN, WORKER, TASK, PROCESSORS))
+
+
+def _mask_of(secrets: dict[str, str]) -> "SecretMask":
+    from bursar.worker.secret_mask import SecretMask
+
+    return SecretMask(os.fsencode(value) for value in secrets.values())
 
 
 def _named(step: Step) -> str:

@@ -54,6 +54,7 @@ class AttemptContext:
             WORKER: worker,
         }
         self.spawner = Spawner(self.environment, (TASK, PROCESSORS))
+        self._spawners: dict[tuple[str, ...], Spawner] = {}
         self.callees = PythonCallPool(self.environment)
         self.captures = OutputCapturePool(welcome.spill)
 
@@ -65,6 +66,17 @@ class AttemptContext:
         )
 
         return SealedTaskOpener(self._seal_key, self._seal_pem)
+
+    def spawner_for(self, inherits: tuple[str, ...] | None) -> Spawner:
+        """Return what starts programs with the worker's variables that match these patterns."""
+        if inherits is None:
+            return self.spawner
+        if inherits not in self._spawners:
+            from bursar.worker.program_surroundings import inherited
+
+            chosen = inherited(self.environment, inherits)
+            self._spawners[inherits] = Spawner(chosen, (TASK, PROCESSORS))
+        return self._spawners[inherits]
 
     @functools.cached_property
     def memory_groups(self) -> "MemoryGroups | None":
@@ -95,7 +107,8 @@ class AttemptContext:
         self.callees.close()
         self.captures.close()
         self.homes.close()
-        self.spawner.close()
+        for spawner in (self.spawner, *self._spawners.values()):
+            spawner.close()
 
     def find(self, name: str, path: str) -> str:
         """

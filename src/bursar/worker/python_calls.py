@@ -478,6 +478,7 @@ def is_plain(job: "WireJob") -> bool:
     if len(job.steps) != 1 or type(job.steps[0]) is not Call:
         return False
     own = job.inputs or job.outputs or job.data or job.directory or job.environment or job.sealed
+    own = own or job.secrets
     return not own and job.processors == 1 and len(job.steps[0].payload) <= SMALL
 
 
