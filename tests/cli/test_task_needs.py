@@ -1,5 +1,6 @@
 """Standard input, environment and secrets of tasks, from the campaign file to the program."""
 
+import csv
 import os
 import signal
 import subprocess
@@ -179,3 +180,85 @@ inherit = ["PATH"]
 
     assert folder.bursar("logs", folder.run.name, "read").stdout == "inputs=\nmade\n"
     assert folder.bursar("logs", folder.run.name, "text").stdout == "HELLO TEXT"
+
+
+# Countable resources.
+
+SITES = """\
+[site.plain]
+kind = "local"
+processors = 4
+[site.rich]
+kind = "local"
+processors = 4
+resources = { licence = 2, gpu = 2 }
+"""
+
+COUNTED = """\
+[campaign]
+name = "lic"
+command = "echo $CUDA_VISIBLE_DEVICES; sleep 0.1"
+[parameters]
+n = { from = 1, to = 6, step = 1 }
+[task]
+over = ["n"]
+runtime = "1s"
+"""
+
+
+def most_at_once(rows: list[dict[str, Any]]) -> int:
+    """The most tasks that ran together."""
+    moments = [(row["start"], 1) for row in rows] + [(row["end"], -1) for row in rows]
+    count = most = 0
+    for _, change in sorted(moments):
+        count += change
+        most = max(most, count)
+    return most
+
+
+def test_tasks_run_where_their_resources_are_and_no_more_of_them_at_once(folder: Any) -> None:
+    folder.write("sites.toml", SITES)
+    folder.write("c.toml", COUNTED + "resources = { licence = 1 }\ngpus = 1\n")
+
+    planned = folder.bursar("plan", "c.toml", "--sites", "sites.toml")
+    assert "plans do not count gpu, licence" in " ".join(planned.stdout.split())
+    folder.bursar("run", "c.toml", "--sites", "sites.toml")
+
+    run = folder.run
+    with (run / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["site"] for row in rows} == {"rich"}
+    times = [{"start": float(row["start"]), "end": float(row["end"])} for row in rows]
+    assert most_at_once(times) <= 2
+    seen = {folder.bursar("logs", run.name, f"lic-{n}").stdout.strip() for n in range(6)}
+    assert seen == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("gpus = 3", 'task "lic-0" needs 3 of "gpu", the site with most, "rich", has 2'),
+        ("resources = { seat = 1 }", 'task "lic-0" needs 1 of "seat", no site has any'),
+        ("gpus = 1\nresources = { gpu = 1 }", "task.gpus: stands in resources, too"),
+        ("gpus = 0", "expected a whole number of at least 1"),
+    ],
+)
+def test_what_no_site_can_serve_is_refused_at_once(folder: Any, setting: str, message: str) -> None:
+    folder.write("sites.toml", SITES)
+    folder.write("c.toml", COUNTED + setting + "\n")
+
+    for command in ("plan", "run"):
+        refused = folder.bursar(command, "c.toml", "--sites", "sites.toml", status=2)
+        assert message in refused.stderr, refused.stderr
+    assert not (folder.path / "runs").exists()
+
+
+def test_a_strategy_is_refused_where_it_could_send_a_task_to_a_site_without(folder: Any) -> None:
+    """Such a task would wait there for ever."""
+    folder.write("sites.toml", SITES.replace("processors = 4", "processors = 4\nunit_price = 1"))
+    folder.write("c.toml", COUNTED + "gpus = 1\n")
+
+    refused = folder.bursar(
+        "run", "c.toml", "--sites", "sites.toml", "--strategy", "cost", status=2
+    )
+    assert 'needs 1 of "gpu"; site "plain", where it could be sent, has 0' in refused.stderr

@@ -54,7 +54,7 @@ from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
 from bursar.runs.run_record import read_run, summarise
-from bursar.runs.task_needs import memory_note, read_secrets
+from bursar.runs.task_needs import check_every_site_serves, memory_note, read_secrets
 from bursar.sites.owners import known_owners
 
 # The result of ``run``.
@@ -264,6 +264,8 @@ def run(
     if any(task.data or task.registers for task in campaign.workflow.tasks):
         check_storages(facts)
     read_secrets(campaign.workflow.tasks, facts, os.environ)
+    if policy.kind in ("economy", "matched"):
+        check_every_site_serves(campaign.workflow.tasks, facts)
     if not anyway and all(site.kind == "local" for site in facts):
         # Elsewhere PATH is another one.
         check_programs(campaign.workflow.tasks, campaign.root)

@@ -144,6 +144,8 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         Bytes that the task may use; 0: not stated.
     secrets
         Values of the variables that its steps name as secret. They are in no journal.
+    devices
+        Numbers of the GPUs that the task holds, of those of the site, from 0.
     """
 
     task: int
@@ -162,6 +164,7 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     after: tuple[int, ...] = ()
     memory: int = 0
     secrets: dict[str, str] = {}
+    devices: tuple[int, ...] = ()
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):

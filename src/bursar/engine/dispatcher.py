@@ -27,6 +27,7 @@ from bursar.engine.loop_clock import LoopClock
 from bursar.engine.pilot_listener import PilotListener
 from bursar.engine.run_tasks import RetriedFailures, RunTasks
 from bursar.engine.run_workers import InProcessEngineLink, RunWorkers
+from bursar.engine.shared_resources import SharedResources
 from bursar.engine.transactions import GroupCommit
 from bursar.engine.worker_link import EngineLink, WorkerLink
 from bursar.model.campaign import Retry
@@ -62,6 +63,8 @@ class DispatchOptions:
     restored
         Attempts of the run's earlier life that workers may still have, which went on without the
         run for up to ``outlives`` seconds; None: whatever that life left running is killed.
+    resources
+        How many of each countable resource the sites have: by site, then by name.
     listening, token
         Bound socket and secret of that life, by which its workers come back; None and empty: a new
         port and a new secret.
@@ -86,6 +89,7 @@ class DispatchOptions:
     outlives: float = 0.0
     absence: float = 0.0
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    resources: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     restored: RestoredAttempts | None = None
     listening: socket.socket | None = None
     token: str = ""
@@ -157,6 +161,8 @@ class Dispatcher:
         self._last_seen, self._epoch = options.last_seen, options.epoch
         self._clock = LoopClock()
         queue = RunTasks(retry, options.again_at)
+        for site, totals in options.resources.items():
+            queue.scheduler.resources[site] = SharedResources(totals)
         queue.extend(tasks, parents, placed=options.placed)
         self._is_first_life = options.restored is None
         self._listening = options.listening

@@ -153,6 +153,7 @@ def _job_of_claim(core: EngineCore, claim: WorkerClaim[RunTasks], site: str) -> 
         dict(data(claim.task, site)) if data and task.data else {},
         after=claim.after,
         memory=claim.memory,
+        devices=claim.devices,
         secrets=_secrets_of(task, core.settings.secrets) if core.settings.secrets else {},
     )
 

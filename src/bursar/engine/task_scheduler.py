@@ -23,6 +23,7 @@ from bursar.engine.backfilling import TOO_LONG, BackfillPass, StartAnswer
 from bursar.engine.fair_turns import FairQueue
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.ready_tasks import BITS, ReadyBucket, ReadyWalk
+from bursar.engine.shared_resources import UNKNOWN_DEVICES, SharedResources
 from bursar.engine.task_states import CLAIMED, READY, REFUSED
 from bursar.engine.worker_slots import Of, SharedMemory, WorkerClaim, WorkerPool, WorkerSlot
 from bursar.model.money import Refusal
@@ -66,9 +67,10 @@ class TaskScheduler(Generic[Of]):
 
     Attributes
     ----------
-    claims, memories, turns
+    claims, memories, resources, turns
         All claims, by the task's number on the wire; the memory of each machine in use, by name;
-        what makes the queue of a pool's users, whose turns are equal by default.
+        counted resources, by site; what makes the queue of a pool's users, whose turns are equal
+        by default.
     """
 
     def __init__(self, serial: int | None = None, limit: float | None = None) -> None:
@@ -78,6 +80,7 @@ class TaskScheduler(Generic[Of]):
         self.workers: dict[str, WorkerSlot[Of]] = {}
         self.claims: dict[int, WorkerClaim[Of]] = {}
         self.memories: WeakValueDictionary[str, SharedMemory] = WeakValueDictionary()
+        self.resources: dict[str, SharedResources] = {}
         self.turns: Callable[[], FairQueue[str]] = FairQueue
         self._owing, self._joined = dict[int, Of](), 0  # what is owed; workers, so far
         self._ends: dict[str, tuple[float, float]] = {}  # of leases: until when, and how fast
@@ -167,6 +170,8 @@ class TaskScheduler(Generic[Of]):
             0.0,
             math.inf,
             memory=worker.memory_for(tasks, task),
+            resources=tasks.ready_tasks.bucket_of(task).resources,
+            devices=UNKNOWN_DEVICES,
         )
         worker.hold((claim,))
 
@@ -344,6 +349,9 @@ class TaskScheduler(Generic[Of]):
                 needs = worker.memory_for(tasks, task)
                 if tasks.processors[task] > room or needs > worker.free_memory:
                     return
+                resources = tasks.ready_tasks.bucket_of(task).resources
+                if resources and not worker.shared_resources.has(resources):
+                    return
                 answer = self._start(instance, task, worker, grant)
                 if answer is StartAnswer.NOT_NOW:
                     return
@@ -495,7 +503,8 @@ class TaskScheduler(Generic[Of]):
         estimates, widths, attempts = tasks.estimates, tasks.processors, tasks.attempts
         base = instance.number << BITS
         usual = tasks.durations.mean or FIRST_COST
-        states_memory = tasks.ready_tasks.states_memory
+        ready = tasks.ready_tasks
+        states_memory, states_resources = ready.states_memory, ready.states_resources
         all_claims = self.claims
         claims: list[WorkerClaim[Of]] = []
         for task, seconds in zip(picked, limits, strict=True):
@@ -533,6 +542,8 @@ class TaskScheduler(Generic[Of]):
                 after,
                 worker.memory_for(tasks, task) if states_memory else 0,
             )
+            if states_resources:
+                claim.resources = ready.bucket_of(task).resources
             claims.append(claim)
         self._serial = serial
         worker.hold(claims)

@@ -12,6 +12,7 @@ from bursar.engine.fair_turns import FairQueue, RankedHeap
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.loop_clock import EngineTimer
 from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket
+from bursar.engine.shared_resources import NO_RESOURCES, ResourceNeeds, SharedResources
 from bursar.engine.worker_link import NO_LINK, WorkerLink
 from bursar.model.money import Refusal
 
@@ -75,6 +76,10 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
         :mod:`bursar.engine.task_chains`.
     memory
         Bytes that the task needs, at most all that the worker has; 0: not stated.
+    resources
+        Counted resources of the site that the task holds.
+    devices
+        Numbers of the GPUs that the task holds, of those of the site, from 0.
     withheld
         Whether the worker has not been sent the task: it waits for a transaction.
     """
@@ -94,6 +99,8 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
     after: tuple[int, ...] = ()
     memory: int = 0
     withheld: bool = False
+    resources: ResourceNeeds = ()
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -143,6 +150,8 @@ class WorkerSlot(Generic[Of]):
         Number of processors.
     shared_memory
         Memory that its tasks use, together with those of the workers beside it.
+    shared_resources
+        Resources that its tasks hold, together with those of all workers of the site.
     site
         Name of the worker's site.
     link
@@ -197,6 +206,7 @@ class WorkerSlot(Generic[Of]):
     lease: str
     processors: int
     shared_memory: SharedMemory = field(default_factory=SharedMemory)
+    shared_resources: SharedResources = NO_RESOURCES
     site: str = ""
     link: WorkerLink = NO_LINK
     prefetch: Prefetch = field(init=False)
@@ -319,6 +329,8 @@ class WorkerSlot(Generic[Of]):
                 used += claim.processors
                 if claim.memory:
                     self.shared_memory.hold(claim)
+                if claim.resources:
+                    self.shared_resources.hold(claim)
             # Sums by worker, so that what waits there is known without looking at each claim.
             if claim.estimate == math.inf:
                 unknown += claim.processors
@@ -344,6 +356,8 @@ class WorkerSlot(Generic[Of]):
             self.used -= claim.processors
             if claim.memory:
                 self.shared_memory.let_go(claim)
+            if claim.resources:
+                self.shared_resources.let_go(claim)
         if claim.estimate == math.inf:
             self.unknown -= claim.processors
         elif self.is_idle:

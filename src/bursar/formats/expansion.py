@@ -171,6 +171,7 @@ def _task(part: _ExpandedTaskSet, draft: _TaskDraft, links: "_DependencyResolver
         runtime=compiled.runtime.value(values),
         wall_limit=compiled.wall_limit.value(values),
         memory=compiled.memory.value(values),
+        resources=_resources(compiled, values),
         environment=_environment(compiled, late),
         matching=compiled.matching.at(values),
         data=_data(compiled, values),
@@ -178,6 +179,11 @@ def _task(part: _ExpandedTaskSet, draft: _TaskDraft, links: "_DependencyResolver
         retries=table.retries,
         parameters=draft.values,
     )
+
+
+def _resources(compiled: CompiledTaskSet, values: Values) -> dict[str, int]:
+    found = {name: setting.value(values) for name, setting in compiled.resources}
+    return {name: count for name, count in found.items() if count is not None}
 
 
 def _steps(compiled: CompiledTaskSet, values: Values) -> tuple[Step, ...]:

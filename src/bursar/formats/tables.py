@@ -26,6 +26,7 @@ from bursar.formats.units import at_field, parse_share
 from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES
+from bursar.model.task import GPU
 
 FileName = Annotated[
     str,
@@ -124,6 +125,13 @@ class TaskTable(TomlTable, frozen=True):
         TaskDuration | None, Meta(description="Time after which the task is killed.")
     ] = None
     memory: Annotated[TaskSize | None, Meta(description="Memory that the task needs.")] = None
+    resources: Annotated[
+        dict[str, Count] | None,
+        Meta(description="Countable resources of the site that the task holds, by name."),
+    ] = None
+    gpus: Annotated[
+        Count | None, Meta(description="Number of GPUs: short for resources = { gpu = ... }.")
+    ] = None
     retries: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="Further tries after a failure; default: as in [retry]."),
@@ -207,6 +215,8 @@ class TaskTable(TomlTable, frozen=True):
     ] = None
 
     def __post_init__(self) -> None:
+        if self.gpus is not None and GPU in (self.resources or {}):
+            raise InputError("stands in resources, too", where="gpus")
         if self.over is not None and self.parameters is not None:
             raise InputError("expected over or parameters, not both", where="over")
         if self.stdin is not None and self.stdin_text is not None:

@@ -13,7 +13,7 @@ from bursar.formats.tables import FileTable, InputTable, TaskTable
 from bursar.formats.units import parse_duration, parse_size
 from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.matching import CHOICES, Fact, Matching
-from bursar.model.task import Value
+from bursar.model.task import GPU, Value
 
 # The keys of a campaign file by which tasks choose sites.
 
@@ -239,6 +239,7 @@ class CompiledTaskSet:
     runtime: TaskSetting[float]
     wall_limit: TaskSetting[float]
     memory: TaskSetting[int]
+    resources: tuple[tuple[str, TaskSetting[int]], ...]
     matching: MatchingKeys
     data: tuple[Template, ...]
     register: tuple[tuple[Template, Template], ...]
@@ -271,6 +272,7 @@ class CompiledTaskSet:
                 found += [(file.place, file.name), (file.place, file.size.template)]
         for setting in (self.processors, self.runtime, self.wall_limit, self.memory):
             found.append((setting.place, setting.template))
+        found += [(count.place, count.template) for _, count in self.resources]
         return [(place, template) for place, template in found if template is not None]
 
     def check(self, parameters: Collection[str]) -> None:
@@ -347,6 +349,7 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
         runtime=_setting(table.runtime, parse_duration, at("runtime")),
         wall_limit=_setting(table.wall_limit, _positive_duration, at("wall_limit")),
         memory=_setting(table.memory, parse_size, at("memory")),
+        resources=_resources(table, at),
         matching=matching_keys(table, at),
         data=tuple(
             template_at(name, joined(at("data"), i)) for i, name in enumerate(table.data or ())
@@ -368,6 +371,19 @@ def _check_variables(table: TaskTable, at: Callable[[str], str]) -> None:
     for i, name in enumerate(table.secret or ()):
         if name in (table.environment or {}):
             raise InputError(f'"{name}" stands in environment, too', where=joined(at("secret"), i))
+
+
+def _resources(
+    table: TaskTable, at: Callable[[str], str]
+) -> tuple[tuple[str, TaskSetting[int]], ...]:
+    found = []
+    for name, count in (table.resources or {}).items():
+        if not name.strip() or not name.isprintable():
+            raise InputError("expected the name of a resource", where=joined(at("resources"), name))
+        found.append((name, _setting(count, _count, joined(at("resources"), name))))
+    if table.gpus is not None:
+        found.append((GPU, _setting(table.gpus, _count, at("gpus"))))
+    return tuple(found)
 
 
 def _setting(raw: Any, parse: Callable[[object], T], place: str) -> TaskSetting[T]:

@@ -137,6 +137,9 @@ Step = (
 
 # A task: what to run, what it needs, what it makes.
 
+GPU = "gpu"
+"""Name of the countable resource whose holders are told which devices are theirs."""
+
 Value = str | int | float | bool
 """A parameter value."""
 
@@ -195,6 +198,9 @@ class Task:
         Seconds after which it is killed; None for no limit. Positive.
     memory
         Bytes it needs; None when unknown.
+    resources
+        Countable resources of the site that it holds, such as licences: numbers by name, each
+        positive.
     environment
         Variables added to the worker's.
     matching
@@ -226,6 +232,7 @@ class Task:
     runtime: float | None = None
     wall_limit: float | None = None
     memory: int | None = None
+    resources: Mapping[str, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     matching: Matching = field(default_factory=Matching)
     data: tuple[str, ...] = ()
@@ -244,6 +251,8 @@ class Task:
             raise ValueError(f"wall_limit must be finite and positive, got {self.wall_limit}")
         if self.memory is not None and self.memory < 0:
             raise ValueError(f"memory must not be negative, got {self.memory}")
+        if any(count < 1 for count in self.resources.values()):
+            raise ValueError(f"resources must be at least 1 each, got {dict(self.resources)}")
         if self.retries is not None and self.retries < 0:
             raise ValueError(f"retries must not be negative, got {self.retries}")
 

@@ -26,6 +26,31 @@ def memory_note(tasks: Iterable[Task], sites: Iterable[SiteFacts]) -> str:
     return WATCHED
 
 
+def check_every_site_serves(tasks: Iterable[Task], sites: Iterable[SiteFacts]) -> None:
+    """
+    Refuse tasks that need resources which some site lacks, where any site may be chosen for them.
+
+    Plans choose among the sites that have them; strategies and the broker do not look at them.
+
+    Raises
+    ------
+    InputError
+        Naming the first task, the resource and the site.
+    """
+    sites = list(sites)
+    for task in tasks:
+        for name, count in task.resources.items():
+            for site in sites:
+                had = site.resources.get(name, 0)
+                if had < count and task.matching.site in (None, site.name):
+                    raise InputError(
+                        f'task "{task.id}" needs {count} of "{name}"; site "{site.name}", where '
+                        f"it could be sent, has {had}",
+                        where=f"tasks.{task.id}.resources",
+                        hint=f"resources = {{ {name} = {count} }} of the site, in the sites file",
+                    )
+
+
 # Secrets.
 
 

@@ -407,7 +407,9 @@ class Attempt:
                 name = f"bursar-{os.getpid()}-{job.task}-{job.attempt}"
                 self._group = groups.make(name, job.memory)
             path, argv = self._group.entering(path, argv)
-        own = {**job.environment, **job.secrets} if job.secrets else job.environment
+        own = job.environment
+        if job.secrets or job.devices:
+            own = {**own, **job.secrets, **self.place.visible_devices(job.devices)}
         around = self._around
         if around is None:
             self.pid = self.place.spawner.spawn(path, argv, values, own, out, err)
@@ -418,7 +420,7 @@ class Attempt:
     def _call(self, call: Call) -> None:
         job = self.job
         own = {TASK: str(job.task), PROCESSORS: str(job.processors), **job.environment}
-        own |= job.secrets
+        own |= job.secrets | self.place.visible_devices(job.devices)
         streams: tuple[int, ...] = (self._stream(0), self._stream(1))
         alone = not self.is_plain
         if not alone:

@@ -22,6 +22,10 @@ PROCESSORS = "BURSAR_PROCESSORS"
 """Variable that tells a task how many processors it holds."""
 
 
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Variables by which libraries learn which GPUs they may use."""
+
+
 class AttemptContext:
     """
     Resources that all attempts on a worker share.
@@ -66,6 +70,17 @@ class AttemptContext:
         )
 
         return SealedTaskOpener(self._seal_key, self._seal_pem)
+
+    def visible_devices(self, devices: tuple[int, ...]) -> dict[str, str]:
+        """Return variables that show a task only its own GPUs, of those that the worker sees."""
+        found = {}
+        for variable in VISIBLE_DEVICES if devices else ():
+            # Devices that the worker itself was given, as by a batch system, have other names.
+            given = self.environment.get(variable)
+            names = given.split(",") if given else []
+            known = len(names) > max(devices)
+            found[variable] = ",".join(names[i] if known else str(i) for i in devices)
+        return found
 
     def spawner_for(self, inherits: tuple[str, ...] | None) -> Spawner:
         """Return what starts programs with the worker's variables that match these patterns."""
