@@ -1,6 +1,5 @@
 """Running of campaigns, resuming of runs that were stopped, and their result."""
 
-import os
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -49,12 +48,11 @@ from bursar.report.progress import RunProgress
 from bursar.runs.data_mover import check_storages
 from bursar.runs.detached_runs import start_detached, stop_run
 from bursar.runs.folder import RunFolder, find_task
-from bursar.runs.missing_programs import check_programs
 from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
 from bursar.runs.run_record import read_run, summarise
-from bursar.runs.task_needs import check_every_site_serves, memory_note, read_secrets
+from bursar.runs.task_needs import check_needs, memory_note
 from bursar.sites.owners import known_owners
 
 # The result of ``run``.
@@ -263,12 +261,9 @@ def run(
         )
     if any(task.data or task.registers for task in campaign.workflow.tasks):
         check_storages(facts)
-    read_secrets(campaign.workflow.tasks, facts, os.environ)
-    if policy.kind in ("economy", "matched"):
-        check_every_site_serves(campaign.workflow.tasks, facts)
-    if not anyway and all(site.kind == "local" for site in facts):
-        # Elsewhere PATH is another one.
-        check_programs(campaign.workflow.tasks, campaign.root)
+    check_needs(
+        campaign, facts, anywhere=policy.kind in ("economy", "matched"), programs=not anyway
+    )
 
     ahead = reusing(campaign, Path(runs), fresh=fresh, reuse_from=reuse_from)
     if progress or explain:

@@ -15,10 +15,10 @@ from typing import Generic, Protocol
 from bursar.dispatch.wire import Hello
 from bursar.engine.held_tasks import missing_claims, resume_held
 from bursar.engine.loop_clock import EngineClock
-from bursar.engine.shared_resources import NO_RESOURCES
+from bursar.engine.shared_resources import NO_RESOURCES, SharedMemory
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.worker_link import NO_LINK, WorkerLink
-from bursar.engine.worker_slots import Of, SharedMemory, WorkerClaim, WorkerSlot
+from bursar.engine.worker_slots import Of, WorkerClaim, WorkerSlot
 
 OnDurable = Callable[[], None]
 """Called when what was recorded is durable."""

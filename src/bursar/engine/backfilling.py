@@ -30,9 +30,9 @@ from enum import Enum
 from typing import Generic
 
 from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket, ReadyWalk
-from bursar.engine.shared_resources import ResourceNeeds, SharedResources
+from bursar.engine.shared_resources import ResourceNeeds, SharedMemory, SharedResources
 from bursar.engine.task_states import READY
-from bursar.engine.worker_slots import Of, SharedMemory, WorkerPool, WorkerReservation, WorkerSlot
+from bursar.engine.worker_slots import Of, WorkerPool, WorkerReservation, WorkerSlot
 
 BACKFILL_DEPTH = 128
 """Ready tasks of an instance that are examined, at most, behind one that does not fit."""

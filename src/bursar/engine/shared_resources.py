@@ -1,10 +1,69 @@
-"""Countable resources of a site by name, such as licences and GPUs, and who holds them."""
+"""What several workers share: memory of a machine, and countable resources of a site by name."""
 
 import heapq
+import math
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from bursar.model.task import GPU
+
+
+class MemoryClaim(Protocol):
+    """A task on a worker, which needs memory."""
+
+    @property
+    def number(self) -> int:
+        """Number of the claim."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it needs."""
+
+    @property
+    def worker(self) -> Any:
+        """The worker that has the task."""
+
+    @property
+    def processors(self) -> int:
+        """Processors that it holds."""
+
+    @property
+    def ends(self) -> float:
+        """When it should end."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class SharedMemory:
+    """
+    Memory of a machine or a control group, which several workers may share.
+
+    Parameters
+    ----------
+    total
+        Bytes; infinite: not known, and taken to be enough.
+    used
+        Bytes that claimed tasks need together.
+    claims
+        Claims of tasks that need some, of all workers, by number.
+    """
+
+    total: float = math.inf
+    used: int = 0
+    claims: "dict[int, MemoryClaim]" = field(default_factory=dict)
+
+    def hold(self, claim: "MemoryClaim") -> None:
+        """Count the bytes of a claim."""
+        if claim.memory:
+            self.used += claim.memory
+            self.claims[claim.number] = claim
+
+    def let_go(self, claim: "MemoryClaim") -> None:
+        """Count the bytes of a claim no longer."""
+        if claim.memory:
+            self.used -= claim.memory
+            del self.claims[claim.number]
+
 
 ResourceNeeds = tuple[tuple[str, int], ...]
 """Counted resources that a task holds from its start to its end: pairs of a name and a number."""

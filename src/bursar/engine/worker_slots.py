@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -12,7 +12,12 @@ from bursar.engine.fair_turns import FairQueue, RankedHeap
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.loop_clock import EngineTimer
 from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket
-from bursar.engine.shared_resources import NO_RESOURCES, ResourceNeeds, SharedResources
+from bursar.engine.shared_resources import (
+    NO_RESOURCES,
+    ResourceNeeds,
+    SharedMemory,
+    SharedResources,
+)
 from bursar.engine.worker_link import NO_LINK, WorkerLink
 from bursar.model.money import Refusal
 
@@ -101,38 +106,6 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
     withheld: bool = False
     resources: ResourceNeeds = ()
     devices: tuple[int, ...] = ()
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class SharedMemory:
-    """
-    Memory of a machine or a control group, which several workers may share.
-
-    Parameters
-    ----------
-    total
-        Bytes; infinite: not known, and taken to be enough.
-    used
-        Bytes that claimed tasks need together.
-    claims
-        Claims of tasks that need some, of all workers, by number.
-    """
-
-    total: float = math.inf
-    used: int = 0
-    claims: "dict[int, WorkerClaim[Any]]" = field(default_factory=dict)
-
-    def hold(self, claim: "WorkerClaim[Any]") -> None:
-        """Count the bytes of a claim."""
-        if claim.memory:
-            self.used += claim.memory
-            self.claims[claim.number] = claim
-
-    def let_go(self, claim: "WorkerClaim[Any]") -> None:
-        """Count the bytes of a claim no longer."""
-        if claim.memory:
-            self.used -= claim.memory
-            del self.claims[claim.number]
 
 
 @dataclass(slots=True, eq=False)
@@ -368,6 +341,13 @@ class WorkerSlot(Generic[Of]):
     def memory_for(self, tasks: InstanceTasks, task: int) -> int:
         """Return the bytes that a task takes here: what it needs, at most all that there is."""
         return int(min(tasks.ready_tasks.bucket_of(task).memory, self.memory))
+
+    def has_room_for(self, tasks: InstanceTasks, task: int, room: int) -> bool:
+        """Whether a task that needs so much may start here; ``room``: processors it may hold."""
+        if tasks.processors[task] > room or self.memory_for(tasks, task) > self.free_memory:
+            return False
+        resources = tasks.ready_tasks.bucket_of(task).resources
+        return not resources or self.shared_resources.has(resources)
 
     def has_time_for(self, tasks: InstanceTasks, task: int, time_left: float) -> bool:
         """
@@ -608,3 +588,9 @@ class WorkerPool(Generic[Of]):
                 if number not in passed:
                     return self.members[number]
         return None
+
+
+def room_of(workers: list[WorkerSlot[Of]]) -> dict[str, int]:
+    """Return free processors by name, the least loaded first: a few tasks are spread over all."""
+    workers.sort(key=lambda worker: (worker.used / worker.processors, worker.number))
+    return {worker.name: worker.free for worker in workers}
