@@ -215,6 +215,7 @@ def main() -> int:
             status = bursar(
                 folder, "run", "campaign.toml", "--sites", "sites.toml", "--name", "pi", check=False
             )
+            bursar(folder, "table", "pi", check=False)
             bursar(folder, "bill", "pi", check=False)
             bursar(folder, "pilots", "pi", check=False)
             bursar(folder, "logs", "pi", "mean", check=False)

@@ -19,10 +19,12 @@ __version__ = VERSION
 
 if TYPE_CHECKING:
     from bursar.api.executor import Executor, TaskFailed
+    from bursar.api.mapping import MapFailed, map
     from bursar.api.matching import match
     from bursar.api.planning import plan
     from bursar.api.quote import GoalOutOfReach, Quote
-    from bursar.api.running import RunResult, resume, run
+    from bursar.api.run_result import RunResult, TaskResult
+    from bursar.api.running import resume, run
     from bursar.api.simulating import Simulation, simulate
     from bursar.formats.campaign_file import read_campaign
     from bursar.formats.sites_toml import read_sites
@@ -52,17 +54,20 @@ _HOMES = {
     "GoalOutOfReach": "api.quote",
     "Infeasible": "model.errors",
     "InputError": "model.errors",
+    "MapFailed": "api.mapping",
     "Matching": "model.matching",
     "Quote": "api.quote",
     "Retry": "model.campaign",
-    "RunResult": "api.running",
+    "RunResult": "api.run_result",
     "Shell": "model.task",
     "Simulation": "api.simulating",
     "SiteError": "model.errors",
     "SiteFacts": "model.site",
     "Task": "model.task",
     "TaskFailed": "api.executor",
+    "TaskResult": "api.run_result",
     "Workflow": "model.campaign",
+    "map": "api.mapping",
     "match": "api.matching",
     "plan": "api.planning",
     "read_campaign": "formats.campaign_file",
@@ -85,6 +90,7 @@ __all__ = [
     "GoalOutOfReach",
     "Infeasible",
     "InputError",
+    "MapFailed",
     "Matching",
     "Quote",
     "Retry",
@@ -95,7 +101,9 @@ __all__ = [
     "SiteFacts",
     "Task",
     "TaskFailed",
+    "TaskResult",
     "Workflow",
+    "map",
     "match",
     "plan",
     "read_campaign",

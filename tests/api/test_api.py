@@ -102,6 +102,11 @@ def _methods(value: type) -> list[Any]:
 # The guide.
 
 
+def simulate(case: int, share: float = 1.0) -> int:
+    """The function that the guide's snippets apply."""
+    return case * 2
+
+
 def test_every_snippet_of_the_guide_works(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     """
     In order, in one name space, with the files and functions they speak of.
@@ -111,7 +116,7 @@ def test_every_snippet_of_the_guide_works(tmp_path: Path, capfd: pytest.CaptureF
         '[tasks.draw]\nruntime = "1 s"\n'
         'command = "echo x > mosaic.png"\noutputs = ["mosaic.png"]\n'
     )
-    names: dict[str, Any] = {"cases": range(40), "simulate": lambda case: case * 2}
+    names: dict[str, Any] = {"cases": range(40), "simulate": simulate}
     snippets = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert len(snippets) >= 4
     before = Path.cwd()

@@ -100,7 +100,8 @@ def words_for(option: str) -> tuple[str, ...]:
     one = parameters("run")[option]
     if one.is_flag:
         return (option,)
-    return (option, "0.1" if one.type_descriptor.annotation is float else "cost")
+    values = {float: "0.1", int: "1"}
+    return (option, values.get(one.type_descriptor.annotation, "cost"))
 
 
 @pytest.mark.parametrize(

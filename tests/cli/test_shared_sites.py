@@ -187,6 +187,49 @@ def test_two_runs_divide_the_machine(shared: Folder, stamps: Path) -> None:
     assert held(shared) == 0
 
 
+def test_runs_divide_the_machine_by_the_weights_of_their_projects(
+    shared: Folder, stamps: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three to one: by the campaign's project, and by --project in its place."""
+    monkeypatch.setenv("BURSAR_PROJECTS", str(shared.path / "projects.toml"))
+    shared.write("projects.toml", "[projects.thesis]\nweight = 3\n\n[projects.tests]\n")
+    shared.write("s.toml", SITES.replace("2", "8"))
+    text = endless("a").replace("[campaign]\n", '[campaign]\nproject = "thesis"\n')
+    assert "thesis" in text
+    shared.write("a.toml", text)
+    shared.write("b.toml", endless("b").replace("[campaign]\n", '[campaign]\nproject = "thesis"\n'))
+    first = shared.start("run", "a.toml", "--sites", "s.toml", "--name", "a", "-q")
+    second = shared.start(
+        "run", "b.toml", "--sites", "s.toml", "--name", "b", "-q", "--project", "tests"
+    )
+
+    def shares() -> dict[str, int]:
+        with closing(sqlite3.connect(shared.path / "owners.sqlite")) as db:
+            query = "SELECT project, processors FROM held JOIN demands USING (site, holder)"
+            return dict(db.execute(query).fetchall())
+
+    shared.until(lambda: count_ends(stamps, "a") > 0 < count_ends(stamps, "b"), second)
+    shared.until(lambda: shares() == {"thesis": 6, "tests": 2}, second)
+    go(shared)
+    assert (first.wait(90), second.wait(90)) == (0, 0)
+    assert most_at_once(stamps) <= 8
+
+
+def test_a_faulty_file_of_projects_is_one_line(
+    shared: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight of nothing is refused before a run is made."""
+    monkeypatch.setenv("BURSAR_PROJECTS", str(shared.path / "projects.toml"))
+    shared.write("projects.toml", "[projects.thesis]\nweight = 0\n")
+    shared.write("c.toml", campaign(1, 0.1))
+    refused = shared.start(*words("one", "--project", "thesis"))
+    assert refused.wait(60) == 2
+    said = refused.communicate()[1]
+    assert "projects.toml:2: projects.thesis.weight: expected a number > 0" in said
+    assert "Traceback" not in said
+    assert not (shared.path / "runs").exists()
+
+
 def paid(folder: Folder, *runs: str) -> int:
     """Return what runs paid together; their ledgers balance, and hold nothing."""
     total = 0

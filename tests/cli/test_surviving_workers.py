@@ -241,6 +241,37 @@ def test_a_run_killed_at_a_bad_moment_is_taken_over(
     run.check_end()
 
 
+SLOW = """\
+import asyncio
+import bursar.sites.local as local
+
+async def late(self, *given, acquire=local.LocalSite.acquire, **more):
+    await asyncio.sleep(0.3)
+    return await acquire(self, *given, **more)
+
+local.LocalSite.acquire = late
+"""
+
+
+def test_a_lease_is_one_also_where_its_site_answers_late_in_the_next_life(run: KilledRun) -> None:
+    """The workers were held meanwhile: nothing of the lease is paid as another one."""
+    run.begin()
+    until(lambda: len(run.started) == 2)
+    run.kill()
+    (run.commands.path / "patched").mkdir()
+    run.commands.write("patched/sitecustomize.py", SLOW)
+    run.go()
+    patched = [str(run.commands.path / "patched"), os.environ.get("PYTHONPATH", "")]
+    run.environment["PYTHONPATH"] = os.pathsep.join(patched)
+    resume = [sys.executable, "-P", "-m", "bursar", "run", "--resume", "one", "-q"]
+    subprocess.run(resume, cwd=run.commands.path, env=run.environment, check=True, timeout=PATIENCE)
+
+    states = [json.loads(e.text) for e in run.journal.events if e.kind == "lease"]
+    assert [one.get("end") is not None for one in states] == [False, True]
+    assert states[0]["start"] == states[1]["start"]
+    run.check_end()
+
+
 def test_workers_of_two_killed_lives_are_taken_over_by_the_third(run: KilledRun) -> None:
     run.begin()
     until(lambda: len(run.started) == 2)

@@ -23,6 +23,13 @@ def test_the_epidemic_sweeps_240_jobs() -> None:
     assert len(tasks) == 241
 
 
+def test_the_federation_collects_the_estimate_of_each_draw() -> None:
+    """Its column is found in the file that each draw makes."""
+    (column,) = bursar.read_campaign(EXAMPLES / "federation" / "campaign.toml").results
+
+    assert (column.name, column.source, column.type) == ("estimate", "draw-{seed}.txt", "number")
+
+
 def test_a_small_epidemic_ends_in_a_table_and_a_chart(tmp_path: Path) -> None:
     """The plan with coarser steps: every job's result is a line of the table."""
     folder = shutil.copytree(EXAMPLES / "epidemic", tmp_path / "epidemic")

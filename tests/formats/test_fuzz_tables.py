@@ -55,6 +55,7 @@ DOCUMENTS: dict[type[TomlTable], dict[str, Any]] = {
                 "register": {"a": "b"},
             }
         },
+        "results": {"r": {"from": "c", "csv": 1, "row": "last"}},
         "goal": {"deadline": 1, "on_budget": {"5%": "stop"}},
         "retry": {"attempts": 2},
     },

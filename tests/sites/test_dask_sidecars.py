@@ -14,11 +14,11 @@ from bursar.sites.dask import sidecar_registry as module
 from bursar.sites.dask.sidecar import (
     DaskJobOrder,
     DaskReply,
-    SharedRunPaths,
     decode_answer,
     encode_message,
 )
 from bursar.sites.dask.sidecar_registry import SidecarRegistry
+from bursar.sites.sidecar_process import SharedRunPaths
 
 RUN = "run"
 

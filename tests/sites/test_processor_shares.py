@@ -14,11 +14,11 @@ from bursar.model.site import SiteFacts
 from bursar.sites.owners import OwnersBook
 from bursar.sites.processor_shares import (
     QUANTUM,
-    TABLE,
     ShareDemand,
     ShareHolder,
     ShareRequest,
     divide_processors,
+    make_table,
 )
 from bursar.sqlite_file import LockWaitingConnection, connect, transaction
 
@@ -28,6 +28,8 @@ SITE = SiteFacts(name="here", kind="local", processors=4, unit_price=1.0, source
 def request(
     holder: str,
     wanted: int,
+    project: str = "",
+    weight: float = 1.0,
     *,
     number: int = 0,
     limit: int = 4,
@@ -45,6 +47,8 @@ def request(
         narrowest=narrowest,
         widest=widest,
         received=received,
+        project=project,
+        weight=weight,
     )
 
 
@@ -90,6 +94,74 @@ def test_sites_of_one_machine_share_it_and_keep_their_own_limits() -> None:
     assert shares(4, first, second, other) == [1, 1, 2]
 
 
+def test_projects_have_processors_by_their_weights() -> None:
+    """Three to one, however many runs a project has; a run of no project has weight 1."""
+    heavy, light = request("a", 9, "heavy", 3.0, limit=8), request("b", 9, "light", limit=8)
+    assert shares(4, heavy, light) == [3, 1]
+    assert shares(8, heavy, light) == [6, 2]
+    assert shares(8, heavy, request("c", 9, limit=8)) == [6, 2]
+    second = request("c", 9, "heavy", 3.0, limit=8)
+    assert shares(8, heavy, light, second) == [3, 2, 3]
+    # One that wants nothing leaves the project's part to the other.
+    assert shares(8, heavy, light, replace(second, wanted=0)) == [6, 2, 0]
+    assert shares(8, replace(heavy, wanted=2), light) == [2, 6]
+    # The run that came last has read the weights last.
+    assert shares(8, replace(heavy, weight=1.0), light, second) == [3, 2, 3]
+
+
+def plainly_divided(processors: int, requests: list[ShareRequest]) -> list[int]:
+    """Return the division of narrow requests of one site, by the definition and nothing else."""
+    least = min((r.received for r in requests if r.wanted), default=0.0)
+    had = [0] * len(requests)
+    for is_wanted in (True, False):
+        while sum(had) < processors:
+            best = None
+            for i, r in enumerate(requests):
+                if had[i] >= (min(r.wanted, r.limit) if is_wanted else r.limit):
+                    continue
+                if r.project:
+                    mates = [other for other in requests if other.project == r.project]
+                    weight = max(mates, key=lambda other: other.number).weight
+                    weight /= max(1, sum(other.wanted > 0 for other in mates))
+                else:
+                    weight = 1.0
+                debt = int(max(0.0, r.received - least) / (QUANTUM * processors))
+                key = (had[i] / weight + debt, debt, r.number, i)
+                best = key if best is None else min(best, key)
+            if best is None:
+                break
+            had[best[3]] += 1
+    return had
+
+
+@given(
+    st.integers(1, 12),
+    st.lists(
+        st.tuples(
+            st.integers(0, 9),
+            st.sampled_from(["", "heavy", "light"]),
+            st.sampled_from([0.5, 1.0, 2.0, 3.0]),
+            st.floats(0, 60),
+        ),
+        min_size=2,
+        max_size=6,
+    ),
+)
+def test_weighted_shares_equal_those_of_the_definition(
+    processors: int, runs: list[tuple[int, str, float, float]]
+) -> None:
+    """Progressive filling by a heap gives what a search for the least gives at each step."""
+    requests = [
+        replace(
+            request(chr(97 + i), wanted, project, weight, limit=processors, received=received),
+            narrowest=0,  # no task comes first for its width
+            widest=0,
+        )
+        for i, (wanted, project, weight, received) in enumerate(runs)
+    ]
+    assert shares(processors, *requests) == plainly_divided(processors, requests)
+
+
 def requests_of(draw: st.DrawFn) -> list[ShareRequest]:
     sites = {"here@x": draw(st.integers(1, 9)), "there@x": draw(st.integers(1, 9))}
     made = []
@@ -106,6 +178,8 @@ def requests_of(draw: st.DrawFn) -> list[ShareRequest]:
                 narrowest=draw(st.integers(min(1, widest), widest)),
                 widest=widest,
                 received=draw(st.floats(0, 300)),
+                project=draw(st.sampled_from(["", "heavy", "light"])),
+                weight=draw(st.sampled_from([0.5, 1.0, 3.0])),
             )
         )
     return made
@@ -195,8 +269,10 @@ def db(tmp_path: Path) -> Iterator[LockWaitingConnection]:
     connection.close()
 
 
-def holder(name: str, most: int) -> ShareHolder:
-    return ShareHolder(holder=name, site="here@x", most=most, machine=most)
+def holder(name: str, most: int, project: str = "", weight: float = 1.0) -> ShareHolder:
+    return ShareHolder(
+        holder=name, site="here@x", most=most, machine=most, project=project, weight=weight
+    )
 
 
 def carry_out(
@@ -240,7 +316,7 @@ def test_all_tasks_run_and_never_on_more_than_the_machine(
         "CREATE TABLE held "
         "(site, holder, name, processors, since, PRIMARY KEY (site, holder, name))"
     )
-    book.execute(TABLE)
+    make_table(book)
     runs = {
         2.0 * i: ModelRun(
             holder(f"r{i}", processors),
@@ -265,6 +341,33 @@ def test_a_late_run_has_its_half_within_one_task(db: LockWaitingConnection) -> N
     # 60 s of work on two processors; half a step of 0.2 s is lost at each of 30 ends, at most.
     assert end <= 30 + 30 * 0.2 + 1
     assert second.last_end < first.last_end
+
+
+def test_weights_hold_over_time_where_processors_are_few(db: LockWaitingConnection) -> None:
+    """Two processors cannot be divided three to one at a moment, but are over two minutes."""
+    heavy = ModelRun(holder("a", 2, "heavy", 3.0), [(1, 1.0)] * 180)
+    light = ModelRun(holder("b", 2, "light", 1.0), [(1, 1.0)] * 180)
+    carry_out(db, {0.0: heavy, 0.2: light}, 2)
+    # The heavy one has 3/4 of two processors: 180 s of work take 120 s, give or take two steps.
+    assert 105 <= heavy.last_end <= 135
+
+
+def test_a_table_of_an_earlier_version_gets_the_columns_of_projects() -> None:
+    """Runs of that version are in it, and count as of no project."""
+    book = connect(":memory:", synchronous="OFF")
+    book.execute(
+        "CREATE TABLE demands (number INTEGER PRIMARY KEY AUTOINCREMENT, site TEXT NOT NULL, "
+        "holder TEXT NOT NULL, machine INTEGER NOT NULL, most INTEGER NOT NULL, "
+        "wanted INTEGER NOT NULL, narrowest INTEGER NOT NULL, widest INTEGER NOT NULL, "
+        "received REAL NOT NULL, UNIQUE (site, holder))"
+    )
+    book.execute("INSERT INTO demands VALUES (1, 'here@x', 'old', 4, 4, 9, 1, 1, 0.0)")
+    make_table(book)
+    make_table(book)  # a second process finds nothing to do
+    assert book.execute("SELECT holder, project, weight FROM demands").fetchall() == [
+        ("old", "", 1.0)
+    ]
+    book.close()
 
 
 def test_wide_and_narrow_runs_have_half_of_the_time_each(db: LockWaitingConnection) -> None:

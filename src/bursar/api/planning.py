@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bursar.api.quote import Quote
 from bursar.api.site_resolution import RUNS, Sites, on_offer, resolve_sites, with_learned
 from bursar.broker.estimates import sizes_of
 from bursar.broker.packing import JobPacking, JobSizeClasses, ResourcePool
 from bursar.broker.policy_choice import SupplyPolicy, suitable_sites
+from bursar.formats.units import parse_amount, parse_duration
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError, SiteError
 from bursar.model.plan import Placement, Plan
@@ -25,6 +26,8 @@ from bursar.model.task import Task
 from bursar.planning.policy import Method, OnProgress, Scheduler, SearchLimits
 
 if TYPE_CHECKING:
+    from bursar.planning.front import ParetoFront
+    from bursar.planning.plan_choice import PlanChoice
     from bursar.runs.supply import Replan, RunSnapshot
 
 # Planning of a campaign on given sites, which ends in a quote.
@@ -34,6 +37,9 @@ def plan(
     campaign: Campaign | str | Path,
     sites: Sites = None,
     *,
+    deadline: str | float | None = None,
+    budget: str | float | None = None,
+    trade_off: float | None = None,
     processors: int | None = None,
     method: Method = "auto",
     scheduler: Scheduler = "heft",
@@ -51,6 +57,8 @@ def plan(
         A campaign, or the path of a file that holds one.
     sites
         A sites file or the sites; None: this machine.
+    deadline, budget, trade_off
+        Take the place of the campaign's own; see :func:`bursar.run`.
     processors
         Buy exactly so many (of the lease that varies); None: try many.
     method, scheduler
@@ -79,9 +87,11 @@ def plan(
     """
     from bursar.api.needs import PlanNeeds
     from bursar.planning.plan_choice import choose_plan
-    from bursar.planning.trade_off_solver import trade_off
+    from bursar.planning.trade_off_solver import trade_off as solve_trade_off
 
-    campaign = resolve_campaign(campaign)
+    campaign = with_goal(
+        resolve_campaign(campaign), deadline=deadline, budget=budget, trade_off=trade_off
+    )
     facts = suitable_sites(campaign, on_offer(with_learned(resolve_sites(sites), RUNS)))
     if processors is not None:
         _check_processors(processors, facts)
@@ -91,7 +101,7 @@ def plan(
     # best kept.
     for offered in _offered(facts, moment):
         try:
-            front = trade_off(
+            front = solve_trade_off(
                 campaign.workflow,
                 offered,
                 method=method,
@@ -108,8 +118,83 @@ def plan(
                 raise
             continue  # what begins later need not hold every task
         choice = choose_plan(front, campaign.goal, PlanNeeds(front, campaign.goal))
-        quotes.append(_with_base(Quote.of_front(campaign, front, choice, SupplyPolicy())))
+        quotes.append(_priced(campaign, front, choice))
     return min(quotes, key=_badness(quotes, campaign.goal))
+
+
+def with_goal(
+    campaign: Campaign,
+    *,
+    deadline: str | float | None = None,
+    budget: str | float | None = None,
+    trade_off: float | None = None,
+) -> Campaign:
+    """
+    Return the campaign with those limits in place of its own that are not None.
+
+    Parameters
+    ----------
+    deadline
+        ``"33m"``, or seconds.
+    budget
+        ``"40 SU"``, or currency units.
+    trade_off
+        From 0, the fastest plan, to 1, the cheapest.
+
+    Raises
+    ------
+    InputError
+        Naming the limit that is wrong.
+    """
+    changes: dict[str, Any] = {}
+    where = ""
+    try:
+        if deadline is not None:
+            where = "deadline"
+            changes["deadline"] = parse_duration(deadline)
+            Goal(**changes)
+        if budget is not None:
+            where = "budget"
+            changes["budget"], changes["currency"] = parse_amount(budget)
+            Goal(**changes)
+        if trade_off is not None:
+            where = "trade_off"
+            changes["trade_off"] = trade_off
+            Goal(**changes)
+    except InputError as error:
+        raise error.within(where) from None
+    except (TypeError, ValueError) as error:
+        raise InputError(str(error), where=where) from None
+    return replace(campaign, goal=replace(campaign.goal, **changes)) if changes else campaign
+
+
+def _priced(campaign: Campaign, front: "ParetoFront", choice: "PlanChoice") -> Quote:
+    """Return the quote of a choice, with the data that its plan carries where they have a price."""
+    quote = _with_base(Quote.of_front(campaign, front, choice, SupplyPolicy()))
+    for_data = sum(one.cost for one in quote.data())
+    goal = campaign.goal
+    if not for_data or quote.chosen is None or quote.cost is None:
+        return quote
+    if goal.budget is not None and quote.cost + for_data > goal.budget:
+        from bursar.api.needs import PlanNeeds
+        from bursar.planning.plan_choice import choose_plan
+
+        # Another plan of the curve may leave enough for the data; where it carries more, none does.
+        needed = for_data
+        less = replace(goal, budget=max(0.0, goal.budget - needed))
+        choice = choose_plan(front, less, PlanNeeds(front, less))
+        quote = _with_base(Quote.of_front(campaign, front, choice, SupplyPolicy()))
+        for_data = sum(one.cost for one in quote.data())
+        if quote.chosen is None or (quote.cost or 0.0) + for_data > goal.budget:
+            reason = (
+                f"what tasks bring to machines and send back costs {needed:.6g} "
+                f"{quote.currency}, and no plan leaves that much of the budget"
+            )
+            choice = replace(choice, option=None, plan=None, reason=reason, counter_offers=())
+            return Quote.of_front(campaign, front, choice, SupplyPolicy())
+    chosen, cost = quote.chosen, None if quote.cost is None else quote.cost + for_data
+    assert chosen is not None
+    return replace(quote, cost=cost, chosen=replace(chosen, cost=cost))
 
 
 def _with_base(quote: Quote) -> Quote:

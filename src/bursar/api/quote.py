@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from bursar.api.measured_runtimes import ProbeSummary
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, Infeasible, InputError
@@ -48,6 +49,8 @@ class Quote:
         Trade-off curve with proven bounds, and what the goal picks; None where no plan is made.
     unmatched
         Reason for each task that no site would have, by the task's id.
+    probe
+        What was measured of tasks without a runtime; None: nothing was.
     """
 
     campaign: Campaign
@@ -63,6 +66,7 @@ class Quote:
     chosen: Plan | None = field(default=None, repr=False)
     trade_off: tuple[ParetoFront, PlanChoice] | None = field(default=None, repr=False)
     unmatched: Mapping[str, str] = field(default_factory=dict)
+    probe: ProbeSummary | None = None
 
     @classmethod
     def of_front(
@@ -118,6 +122,33 @@ class Quote:
         from bursar.sites.cloud.machine_choice import planned_machines  # late: few sites are clouds
 
         return planned_machines(self.chosen, sites)
+
+    def data(self) -> list[Any]:
+        """
+        Return the data that the plan is known to carry where that has a price.
+
+        Each is a :class:`bursar.sites.cloud.data_charges.PlannedData`.
+        """
+        if self.chosen is None or self.trade_off is None:
+            return []
+        sites = [site for site in self.trade_off[0].sites if site.data_prices is not None]
+        if not sites:
+            return []
+        from bursar.sites.cloud.data_charges import planned_data  # late: few sites are clouds
+
+        tasks = self.campaign.workflow.tasks
+        return planned_data(self.chosen, tasks, sites, self.campaign.root)
+
+    def purchase_lines(self) -> list[str]:
+        """Return what the plan buys of clouds, a line for each type of machine and for data."""
+        lines = [machines.words(self.currency) for machines in self.machines()]
+        if carried := self.data():
+            from bursar.report.bill import data_words
+
+            for one in carried:
+                words = data_words(one.bytes_in, one.bytes_out, one.prices)
+                lines.append(f"{one.site}: {words}: {one.cost:.6g} {self.currency} as far as known")
+        return lines
 
     def nearest(self) -> Plan:
         """Return the plan that comes nearest to a goal out of reach."""
@@ -186,8 +217,23 @@ class Quote:
                 }
                 for one in bought
             ]
+        if carried := self.data():
+            told["data"] = [
+                {
+                    "site": one.site,
+                    "bytes_in": one.bytes_in,
+                    "bytes_out": one.bytes_out,
+                    "price_in": one.prices.into,
+                    "price_out": one.prices.out,
+                    "price_date": one.prices.date,
+                    "cost": one.cost,
+                }
+                for one in carried
+            ]
         if self.policy.strategy is not None:
             told["strategy"] = self.policy.strategy
+        if self.probe is not None:
+            told["probe"] = self.probe.to_dict()
         if self.policy.brokering is not None:
             told["choice"] = self.policy.brokering.choice
             told["unmatched"] = [{"task": task, "reason": r} for task, r in self.unmatched.items()]
@@ -199,8 +245,8 @@ class Quote:
 
         if self.trade_off is not None:
             print_plan(self.campaign, *self.trade_off)
-            for machines in self.machines():
-                print(machines.words(self.currency))
+            for line in self.purchase_lines():
+                print(line)
         elif self.unmatched:  # another site is needed, or other requirements: nothing is offered
             from rich.console import Console
 
@@ -209,6 +255,8 @@ class Quote:
             print_choice(
                 self.feasible, self.reason, self.counter_offers, self.currency, note=self.note
             )
+        for line in () if self.probe is None else self.probe.words():
+            print(line)
 
     def check(self) -> list[str]:
         """

@@ -2,13 +2,14 @@
 
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bursar.api.planning import plan, resolve_campaign
+from bursar.api.planning import plan, resolve_campaign, with_goal
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
 from bursar.api.quoting import PlanMaker, quote_policy
@@ -20,6 +21,7 @@ from bursar.api.reusing import (
     present_campaign,
     reusing,
 )
+from bursar.api.run_result import RunResult
 from bursar.api.site_resolution import (
     RUNS,
     Sites,
@@ -34,6 +36,7 @@ from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.journal import is_written
 from bursar.engine.run_tasks import RetriedFailures
+from bursar.formats.projects_toml import project_weight
 from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
@@ -41,9 +44,8 @@ from bursar.model.matching import Brokering, Replica
 from bursar.model.money import Payer, from_micros
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
-from bursar.model.task import Outcome, Status
+from bursar.model.task import Status
 from bursar.planning.policy import Method, Scheduler
-from bursar.report.bill import Bill
 from bursar.report.progress import RunProgress
 from bursar.runs.data_mover import check_storages
 from bursar.runs.detached_runs import start_detached, stop_run
@@ -55,65 +57,6 @@ from bursar.runs.run_record import read_run, summarise
 from bursar.runs.task_needs import check_needs, memory_note
 from bursar.sites.owners import known_owners
 
-# The result of ``run``.
-
-
-class RunResult:
-    """
-    A run that has ended, for now or for good.
-
-    Parameters
-    ----------
-    folder
-        The run's folder.
-    summary
-        Its key figures, as ``bursar run --json`` prints them.
-    exit_status
-        As the command's: 0 when every task succeeded in time.
-    """
-
-    def __init__(self, folder: RunFolder, summary: dict[str, Any], exit_status: int) -> None:
-        self._folder = folder
-        self._summary = summary
-        self.exit_status = exit_status
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return self._folder.name
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self._folder.path
-
-    @property
-    def files(self) -> Path:
-        """Folder of the tasks' files, under the campaign's file names."""
-        return self._folder.files
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether every task succeeded."""
-        return bool(self._summary["succeeded"] == self._summary["tasks"])
-
-    def outcomes(self) -> Iterator[Outcome]:
-        """Yield the final outcome of each task that has one, by task."""
-        yield from read_run(self._folder).outcomes
-
-    def bill(self) -> Bill:
-        """Cost of the run, by site and by task."""
-        return read_run(self._folder).bill
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the key figures; the keys are in the documentation."""
-        return dict(self._summary)
-
-    def __repr__(self) -> str:
-        done, tasks = self._summary["succeeded"], self._summary["tasks"]
-        return f"<RunResult {self.name}: {done} of {tasks} succeeded, {self._summary['state']}>"
-
-
 # Running of campaigns, and resuming of runs that were stopped.
 
 BOOK = Path("bursar.book")
@@ -124,6 +67,9 @@ def run(
     campaign: Campaign | str | Path,
     sites: Sites = None,
     *,
+    deadline: str | float | None = None,
+    budget: str | float | None = None,
+    trade_off: float | None = None,
     processors: int | None = None,
     provisioning: ProvisioningMode | None = None,
     strategy: Named | None = None,
@@ -136,9 +82,11 @@ def run(
     account: str | None = None,
     book: str | Path | None = None,
     oversubscribe: bool = False,
+    project: str | None = None,
     anyway: bool = False,
     name: str | None = None,
     runs: str | Path = RUNS,
+    probe: int | None = None,
     progress: bool = False,
     argv: Sequence[str] = (),
     detach: bool = False,
@@ -156,6 +104,9 @@ def run(
         A campaign, or the path of a file that holds one.
     sites
         A sites file or the sites; None: this machine.
+    deadline, budget, trade_off
+        Take the place of the campaign's own, in the words of the command: ``"33m"`` or seconds,
+        ``"40 SU"`` or a number, and 0 (fastest) to 1 (cheapest). None: as the campaign says.
     processors
         Number of processors that the plan leases; None: as the goal picks.
     provisioning
@@ -192,12 +143,19 @@ def run(
     oversubscribe
         Use all processors of local sites, also those that other runs use, instead of sharing
         them or waiting until they are free.
+    project
+        Project by whose weight the run shares this machine; None: that of the campaign, if any.
     anyway
         Start even if the goal cannot be met, or a program is not found; the budget still holds.
     name
         Name of the run; None: made of the campaign's name and the time.
     runs
         Folder that holds the runs.
+    probe
+        Number of tasks of each kind that are run on the local site before the plan is made,
+        where tasks state no runtime; the median of what they took is the runtime of that kind.
+        A planned run on local sites keeps their results; all other tasks run, as with ``fresh``.
+        None: nothing is measured.
     progress
         Whether to show it on stderr.
     argv
@@ -229,8 +187,11 @@ def run(
         When the run could not go on; it can be resumed.
     """
     targets = [check_target(target) for target in notify]
-    campaign = resolve_campaign(campaign)
+    campaign = with_goal(
+        resolve_campaign(campaign), deadline=deadline, budget=budget, trade_off=trade_off
+    )
     facts = resolve_sites(sites)
+    project_weight(project := project or campaign.project or "")  # finds a faulty file at once
     payer = payer_of(campaign, account, book)
     if campaign.recorded:
         raise InputError(
@@ -265,7 +226,29 @@ def run(
         campaign, facts, anywhere=policy.kind in ("economy", "matched"), programs=not anyway
     )
 
-    ahead = reusing(campaign, Path(runs), fresh=fresh, reuse_from=reuse_from)
+    # What the account holds bounds the cost; only a stated budget is there for a plan to spend.
+    allowed = campaign if payer is None else within_account(campaign, facts, payer)
+    create = partial(
+        RunFolder.create,
+        Path(runs),
+        sites=facts,
+        argv=list(argv),
+        name=name,
+        policy=policy,
+        payer=payer,
+        oversubscribe=oversubscribe,
+        project=project,
+    )
+    measured = None
+    if probe is not None:
+        from bursar.api.probing import probe_for_run  # late: few runs measure
+
+        measured = probe_for_run(allowed, facts, probe, policy, create, processors, progress)
+        campaign = replace(campaign, workflow=measured.campaign.workflow)
+        allowed = replace(allowed, workflow=measured.campaign.workflow)
+    ahead = reusing(
+        campaign, Path(runs), fresh=fresh or measured is not None, reuse_from=reuse_from
+    )
     if progress or explain:
         for line in ahead.notes(explain):
             print(line, file=sys.stderr)
@@ -286,8 +269,6 @@ def run(
             scheduler=scheduler or "heft",
         )
 
-    # What the account holds bounds the cost; only a stated budget is there for a plan to spend.
-    allowed = campaign if payer is None else within_account(campaign, facts, payer)
     if ahead.is_done:
         quote = ahead.nothing_left(policy, facts[0].currency)
     else:
@@ -299,29 +280,29 @@ def run(
         quote = _quoted(policy, wanted_first, facts, make_plan, customer)
         if _is_dearer(quote, limited.goal.budget):
             quote = _quoted(policy, limited, facts, make_plan, customer)
+    if measured is not None:
+        quote = replace(quote, probe=measured.summary)
+        # Before the goal is checked: what the probe made and cost stays, and can be resumed.
+        measured.extend_run(allowed, quote)
     if not anyway:
         # Before a folder is made: nothing of a run that was never begun stays behind.
         quote.check_goal()
     if progress and not ahead.is_done:
         notes = () if oversubscribe else notes_on_sharing(facts)
-        bought = (machines.words(quote.currency) for machines in quote.machines())
+        found = () if measured is None else measured.summary.words()
         memory = memory_note(campaign.workflow.tasks, facts)
-        for line in (quote.note, *bought, *notes, memory):
+        for line in (*found, quote.note, *quote.purchase_lines(), *notes, memory):
             if line:
                 print(line, file=sys.stderr)
     chosen = ahead.plan_of_whole(quote.plan_to_follow())
-    created = RunFolder.create(
-        Path(runs),
-        allowed,
-        facts,
-        argv=list(argv),
-        name=name,
-        policy=policy,
-        payer=payer,
-        oversubscribe=oversubscribe,
-        reused=ahead.origin,
-    )
-    with created as folder:
+    if measured is not None and measured.folder is not None:
+        # Without the record of what results depend on: files may have changed since the probe.
+        if targets:
+            keep_targets(measured.folder.path, targets)
+        if detach:
+            return _detached(measured.folder, ["--anyway"] if anyway else [], progress)
+        return _carry_out(measured.folder, allowed, chosen, progress=progress, anyway=anyway)
+    with create(campaign=allowed, reused=ahead.origin) as folder:
         # Within the context: a run folder without its plan cannot be resumed, and must not stay
         # behind.
         write_plan(folder, quote.to_dict(), chosen)

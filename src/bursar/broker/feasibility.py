@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from bursar.broker.adviser import SchedulingSnapshot, bookable_processors, price_intervals
 from bursar.broker.packing import JobPacking, PackingResult
-from bursar.model.campaign import Workflow
+from bursar.model.campaign import UnreachableTasks, Workflow
 from bursar.model.plan import Plan
 from bursar.model.task import Outcome, Status
 from bursar.planning.plan_choice import GoalCounterOffer
@@ -144,7 +144,7 @@ class Forecast:
 
     def __init__(self, workflow: Workflow, plan: Plan) -> None:
         self._tasks = tasks = workflow.tasks
-        self._children = workflow.children
+        self._unreachable = UnreachableTasks(workflow)
         self._plan = plan
         self._known_left = sum((t.runtime or 0.0) * t.processors for t in tasks)
         self._left_unknown = sum(t.processors for t in tasks if t.runtime is None)
@@ -162,12 +162,8 @@ class Forecast:
         self._drop(outcome.task)
         task = self._tasks[outcome.task]
         if outcome.status is not Status.SUCCEEDED:
-            skipped = list(self._children[outcome.task])
-            while skipped:
-                child = skipped.pop()
-                if not self._ended[child]:
-                    self._drop(child)
-                    skipped.extend(self._children[child])
+            for child in self._unreachable.end(outcome.task):
+                self._drop(child)
             return
         seconds = (outcome.end - outcome.start) * task.processors
         if task.runtime is None:

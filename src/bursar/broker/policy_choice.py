@@ -138,6 +138,7 @@ def choose_policy(
     sites = tuple(sites)
     brokered = _reason_to_match(campaign, wanted)
     if brokered:
+        _refuse_needs(campaign, brokered)
         _refuse_beside_broker(brokered, wanted)
         _refuse_clouds(sites, "sites", f"{brokered}: the broker asks for processors job by job")
         policy = SupplyPolicy(kind="matched", brokering=_brokering(campaign, sites, wanted))
@@ -153,8 +154,21 @@ def choose_policy(
             hint="leave it out, or name a rule of choice with --choice",
         )
     policy, goal = _without_broker(campaign, sites, wanted)
+    if policy.kind not in ("planned", "pool"):
+        _refuse_needs(campaign, f'"{policy.kind}" sends each task when its inputs are there')
     _refuse_unused(policy.kind, wanted)
     return PolicyDecision(policy=policy, campaign=replace(campaign, goal=goal), sites=sites)
+
+
+def _refuse_needs(campaign: Campaign, reason: str) -> None:
+    """Refuse tasks that run without some of their inputs where tasks are sent one by one."""
+    for task in campaign.workflow.tasks:
+        if task.needs is not None:
+            raise InputError(
+                f"{reason}, and this task would do without some of them",
+                where=f"tasks.{task.id}.needs",
+                hint="use a plan or a pool: --provisioning planned or dynamic",
+            )
 
 
 def _refuse_clouds(sites: Sequence[SiteFacts], where: str, reason: str) -> None:

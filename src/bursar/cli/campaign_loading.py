@@ -85,6 +85,24 @@ def _scale(text: str) -> float:
         ) from None
 
 
+def check_probe(
+    probe: int | None, runtime: str | None, replay: object, reuse_from: str | None
+) -> None:
+    """
+    Refuse ``--probe`` beside another source of runtimes.
+
+    Raises
+    ------
+    InputError
+        Naming the other option.
+    """
+    for option, value in (("--runtime", runtime), ("--replay", replay)):
+        if probe is not None and value is not None:
+            raise InputError(f"goes without {option}, which states the runtimes", where="--probe")
+    if probe is not None and reuse_from is not None:
+        raise InputError("goes without --reuse-from: all tasks run", where="--probe")
+
+
 def load_campaign(
     path: Path,
     *,
@@ -103,9 +121,12 @@ def load_campaign(
     InputError
         Naming the file and place, or the option, that is wrong.
     """
+    from bursar.cli.options import print_note
     from bursar.formats.campaign_file import read_campaign
 
     campaign = read_campaign(path)
+    for remark in campaign.remarks:
+        print_note(remark)
     # The tasks stay until this process ends: the search for cycles need never look at them again.
     gc.freeze()
     if replay_scale is not None:

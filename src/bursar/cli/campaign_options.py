@@ -39,10 +39,12 @@ from bursar.cli.options import (
     PayingBook,
     PlanMethod,
     PlanScheduler,
+    Probe,
     Processors,
     RankBy,
     Refresh,
     ReuseFrom,
+    RunProject,
     Runtime,
     SitesPath,
     SizeScale,
@@ -84,6 +86,7 @@ class CampaignOptions:
     budget: Budget = None
     trade_off: TradeOff = None
     runtime: Runtime = None
+    probe: Probe = None
     processors: Processors = None
     provisioning: Annotated[
         ProvisioningMode | None,
@@ -174,6 +177,7 @@ class CampaignOptions:
     account: PayingAccount = None
     book: PayingBook = None
     oversubscribe: Oversubscribe = False
+    project: RunProject = None
     detach: Annotated[
         bool,
         typer.Option(
@@ -244,6 +248,7 @@ REFUSED_BY_SIMULATE: Mapping[str, str] = {
     "--account": "a simulation charges nobody; give what the account has left as --budget",
     "--book": "a simulation charges nobody",
     "--oversubscribe": "simulated sites are idle: no other run holds their processors",
+    "--project": "simulated sites are idle: no other run shares their processors",
     "--detach": "a simulation goes to its end at once, so that nothing is left to detach",
     "--notify": "a simulation goes to its end at once",
     "--agreement": "an agreement with a real service holds on no simulated clock",
@@ -251,6 +256,7 @@ REFUSED_BY_SIMULATE: Mapping[str, str] = {
     "--as-it-was": "goes with --resume, which bursar run carries out",
     "--as-it-is": "goes with --resume, which bursar run carries out",
     "--fresh": "a simulation reuses nothing unless --reuse-from says so",
+    "--probe": "a simulation starts no tasks; bursar plan --probe tells the runtimes",
 }
 """Options of the record that make no sense in simulated time, and why."""
 

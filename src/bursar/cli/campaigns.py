@@ -2,13 +2,20 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from bursar.broker.strategies import POLICIES
-from bursar.cli.campaign_loading import load_asked, load_campaign, load_sites, parse_budget
+from bursar.cli.campaign_loading import (
+    check_probe,
+    load_asked,
+    load_campaign,
+    load_sites,
+    parse_budget,
+)
 from bursar.cli.campaign_options import (
     REFUSED_BY_RUN,
     REFUSED_BY_SIMULATE,
@@ -31,6 +38,7 @@ from bursar.cli.options import (
     MarketOption,
     PlanMethod,
     PlanScheduler,
+    Probe,
     Processors,
     Replay,
     ReuseFrom,
@@ -47,7 +55,7 @@ from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
     from bursar.api.reusing import ReusingCampaign
-    from bursar.api.running import RunResult
+    from bursar.api.run_result import RunResult
 
 
 # ``bursar plan``: the trade-off curve, before anything starts.
@@ -69,6 +77,7 @@ def plan_campaign(
     budget: Budget = None,
     trade_off: TradeOff = None,
     runtime: Runtime = None,
+    probe: Probe = None,
     processors: Processors = None,
     method: PlanMethod = "auto",
     scheduler: PlanScheduler = "heft",
@@ -138,6 +147,7 @@ def plan_campaign(
     from bursar.report.progress import PlanProgress
     from bursar.runs.task_needs import memory_note
 
+    check_probe(probe, runtime, replay, reuse_from)
     facts = load_sites(sites, market)
     loaded = load_campaign(
         campaign,
@@ -156,7 +166,15 @@ def plan_campaign(
         exact=0.0 if exact is None else _seconds(exact, "--exact"),
         seed=seed,
     )
-    ahead = reusing(loaded, runs, fresh=fresh, reuse_from=reuse_from, records=False)
+    measured = None
+    if probe is not None:
+        from bursar.api.probing import probe_campaign
+
+        measured = probe_campaign(loaded, facts, probe, processors=processors, progress=True)
+        loaded = measured.campaign
+    ahead = reusing(
+        loaded, runs, fresh=fresh or probe is not None, reuse_from=reuse_from, records=False
+    )
     for line in ahead.notes(explain):
         print_note(line)
     if ahead.is_done:
@@ -173,6 +191,8 @@ def plan_campaign(
             limits=limits,
             on_progress=progress,
         )
+    if measured is not None:
+        quote = replace(quote, probe=measured.summary)
     if html is not None:
         quote.save(html)
         print_note(f"wrote {html}")
@@ -246,6 +266,7 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
         raise InputError("give a CAMPAIGN, or --resume RUN")
     from bursar.api.running import run
 
+    check_probe(options.probe, options.runtime, options.replay, options.reuse_from)
     asked = load_asked(options.campaign, options)
     print_outcome(
         lambda: run(
@@ -263,9 +284,11 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
             account=options.account,
             book=options.book,
             oversubscribe=options.oversubscribe,
+            project=options.project,
             anyway=options.anyway,
             name=options.name,
             runs=options.runs,
+            probe=options.probe,
             progress=not options.quiet,
             argv=_recorded(sys.argv),
             detach=options.detach,

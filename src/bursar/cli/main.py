@@ -214,6 +214,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "List a run's tasks with state, time, parameters, and what went wrong.",
     ),
     CommandEntry(
+        "table",
+        "runs",
+        "Print parameters and results of a run's tasks in one table.",
+    ),
+    CommandEntry(
         "logs",
         "runs",
         "Print what a task printed: its stdout to stdout, its stderr to stderr.",
@@ -283,6 +288,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Show a service live: instances, workers, throughput and spending.",
     ),
     REPRODUCE,
+    CommandEntry(
+        "man",
+        "man_pages",
+        "Show the manual page of a command; without a terminal, print its source for man.",
+    ),
     CommandEntry("schema", "schema", "Print the JSON Schema of campaign, sites or service files."),
     CommandEntry(
         "serve",
@@ -343,6 +353,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             from bursar.cli import kept_runs
 
             kept_runs.register(app)
+        case "man_pages":
+            from bursar.cli import man_pages
+
+            man_pages.register(app)
         case "replicas":
             from bursar.cli import replicas
 

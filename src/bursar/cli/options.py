@@ -83,6 +83,18 @@ Runtime = Annotated[
         rich_help_panel=ESTIMATES,
     ),
 ]
+Probe = Annotated[
+    int | None,
+    typer.Option(
+        "--probe",
+        metavar="N",
+        min=1,
+        help="Where tasks state no runtime: first run N tasks of each kind on this machine, and "
+        "plan by the median of the time that they take. A run keeps their results.",
+        show_default=False,
+        rich_help_panel=ESTIMATES,
+    ),
+]
 Processors = Annotated[
     int | None,
     typer.Option("--processors", "-p", metavar="N", help="Buy exactly N processors."),
@@ -272,6 +284,17 @@ PayingBook = Annotated[
         metavar="FILE",
         envvar="BURSAR_BOOK",
         help="File of the book of accounts. Default: bursar.book.",
+        show_default=False,
+        rich_help_panel=PURCHASE,
+    ),
+]
+RunProject = Annotated[
+    str | None,
+    typer.Option(
+        "--project",
+        metavar="NAME",
+        help="Project, by whose weight in ~/.config/bursar/projects.toml the run shares this "
+        "machine with other runs. Default: that of the campaign.",
         show_default=False,
         rich_help_panel=PURCHASE,
     ),

@@ -1,8 +1,8 @@
 """
 Commands for runs that exist: what became of them, another goal, attaching and stopping.
 
-They are ``runs``, ``report``, ``bill``, ``tasks``, ``logs``, ``retry``, ``pilots``, ``why``,
-``why-not``, ``amend``, ``attach`` and ``stop``.
+They are ``runs``, ``report``, ``bill``, ``tasks``, ``table``, ``logs``, ``retry``, ``pilots``,
+``why``, ``why-not``, ``amend``, ``attach`` and ``stop``.
 """
 
 import sys
@@ -131,6 +131,7 @@ def register(app: typer.Typer) -> None:
     app.command("report")(write_report)
     app.command("bill")(show_bill)
     app.command("tasks")(list_tasks)
+    app.command("table")(show_table)
     app.command("logs")(show_logs)
     app.command("retry")(retry_tasks)
     app.command("pilots")(show_pilots)
@@ -291,6 +292,73 @@ def list_tasks(
         print_json({"run": record.folder.name, "tasks": rows})
     else:
         print_tasks(rows, len(every))
+
+
+def show_table(
+    run: RunName,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Only tasks of which this is true: 'loss < 0.1 && n == 3'. Parameters, results "
+            "and columns of bursar tasks may be named, in the ClassAd language.",
+        ),
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take [results] of this campaign file, not those that the run began with.",
+        ),
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a Parquet file; needs pyarrow.")
+    ] = None,
+    arrow: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write an Arrow (Feather) file; needs pyarrow."),
+    ] = None,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV; so it is where stdout is no terminal.")
+    ] = False,
+) -> None:
+    """
+    Print parameters and results of a run's tasks in one table.
+
+    [results] of the campaign file says where each result stands: in what a task printed, or in a
+    file that it made.
+    """
+    from bursar.api.result_table import result_table
+    from bursar.formats.result_columns import read_result_columns
+    from bursar.report.run_tables import print_result_table
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.run_record import read_run
+
+    if as_json and as_csv:
+        raise InputError("goes without --json", where="--csv")
+    record = read_run(RunFolder.open(runs, run))
+    tasks = record.campaign.workflow.tasks
+    table = result_table(
+        record, where, None if results is None else read_result_columns(results, tasks)
+    )
+    if not record.campaign.results and results is None:
+        print_note("the campaign states no [results]; --results FILE takes them of a file")
+    for one in table.missing:
+        print_note(str(one))
+    if parquet is not None:
+        table.write_parquet(parquet)
+        print_note(f"wrote {parquet}")
+    if arrow is not None:
+        table.write_arrow(arrow)
+        print_note(f"wrote {arrow}")
+    if as_json:
+        print_json({"run": record.folder.name, **table.to_dict()})
+    elif as_csv or (not sys.stdout.isatty() and parquet is None and arrow is None):
+        table.write_csv(sys.stdout)
+    elif parquet is None and arrow is None:
+        print_result_table(table.columns, table.rows)
 
 
 def retry_tasks(

@@ -360,6 +360,8 @@ def _read_tasks(path: Path) -> _TaskSubmission:
         from bursar.remote.submission import specs_of, uploads_of
 
         campaign = read_campaign(path)
+        for remark in campaign.remarks:
+            print_note(remark)
         try:
             tasks = list(specs_of(campaign))
             return _TaskSubmission(

@@ -187,6 +187,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
         it again on the next connection. 0: without the dispatcher it ends.
     largest_value
         Bytes of a call's value that may travel with the outcome; with a larger one the call fails.
+    counts_data
+        Whether outcomes say what the attempts brought and sent back.
     """
 
     run: str
@@ -197,6 +199,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
     spill: int
     outlives: float = 0.0
     largest_value: int = MAX_PIECE
+    counts_data: bool = False
 
 
 class JobAssignment(msgspec.Struct, frozen=True, tag=11, array_like=True):

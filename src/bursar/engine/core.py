@@ -1,7 +1,7 @@
 """The engine's state: tasks, workers, money and the pending transaction, without any input."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +74,8 @@ class EngineSettings:
         elsewhere; 0: at once.
     secrets
         Values of the variables that tasks name as secret, by name.
+    priced_data
+        Names of sites where data have a price, whose workers count what attempts carry.
     on_outcome
         Called with the record of each outcome once it is durable.
     on_start
@@ -89,6 +91,7 @@ class EngineSettings:
     outlives: float = 0.0
     absence: float = 0.0
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    priced_data: Collection[str] = ()
     on_outcome: Callable[[AttemptRecord], None] = lambda record: None
     on_start: Callable[[Sequence[int]], None] = lambda tasks: None
 

@@ -58,7 +58,7 @@ class DispatchOptions:
         Lease whose processors run each task; None: any.
     again_at
         Lease, or what stands for one, to which tasks go that will run again; None: they stay.
-    delay, data, prefetch, keeps_starts, outlives, absence, secrets
+    delay, data, prefetch, keeps_starts, outlives, absence, secrets, priced_data
         See :class:`bursar.engine.core.EngineSettings`.
     restored
         Attempts of the run's earlier life that workers may still have, which went on without the
@@ -90,6 +90,7 @@ class DispatchOptions:
     absence: float = 0.0
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     resources: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    priced_data: Collection[str] = ()
     restored: RestoredAttempts | None = None
     listening: socket.socket | None = None
     token: str = ""
@@ -187,6 +188,7 @@ class Dispatcher:
                 outlives=options.outlives,
                 absence=options.absence,
                 secrets=options.secrets,
+                priced_data=options.priced_data,
                 on_outcome=on_outcome or (lambda record: None),
                 on_start=on_start or (lambda tasks: None),
             ),

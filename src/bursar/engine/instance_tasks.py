@@ -136,6 +136,9 @@ class InstanceTasks:
         out.
     most_losses
         Number of times that each task may be lost with a worker; None: losses count as failures.
+    spares
+        How many more parents of a task may end without success, for the task to run all the same;
+        tasks that need all of theirs are left out.
     barred
         Held or chained tasks with a parent that has ended without success.
     unchained
@@ -175,6 +178,7 @@ class InstanceTasks:
         self._tries: array[int] | None = None  # None: all tasks have as many as the rules say
         self.limits: array[float] | None = None  # None: no task has one
         self.dependencies = TaskDependencies()
+        self.spares: dict[int, int] = {}
         self.barred: set[int] = set()
         self.unchained: list[int] = []
         self.doomed: set[int] = set()
@@ -274,11 +278,22 @@ class InstanceTasks:
         """Return the seconds after which a task is killed; infinite: it has no limit of its own."""
         return math.inf if self.limits is None else self.limits[task]
 
-    def follow(self, task: int, parents: Collection[int]) -> None:
-        """State which tasks must succeed before a held task starts; some may have ended."""
+    def follow(self, task: int, parents: Collection[int], spare: int = 0) -> None:
+        """
+        State which tasks must succeed before a held task starts; some may have ended.
+
+        Parameters
+        ----------
+        spare
+            How many of the parents may end without success; the task waits for their end.
+        """
         states = self.states
+        lost = sum(states[parent] > SUCCEEDED for parent in parents)
+        if spare:
+            self.spares[task] = max(spare - lost, 0)
+            parents = [p for p in parents if states[p] <= SUCCEEDED] if lost <= spare else parents
         self.dependencies.add(task, [p for p in parents if states[p] != SUCCEEDED])
-        if any(states[parent] > SUCCEEDED for parent in parents):
+        if lost > spare:
             self.barred.add(task)
 
     def start(self, tasks: Iterable[int]) -> list[int]:
@@ -392,14 +407,26 @@ class InstanceTasks:
         stack = list(self.dependencies.children(task))
         while stack:
             child = stack.pop()
+            if self.spares.get(child):
+                self._spare_parent(child)
             # Reached over several parents a child is skipped once.
-            if self.states[child] == WAITING:
+            elif self.states[child] == WAITING:
                 self.move(child, SKIPPED)
                 skipped.append(child)
                 stack.extend(self.dependencies.children(child))
             elif self.states[child] in (HELD, CLAIMED):
                 self.barred.add(child)
         return skipped
+
+    def _spare_parent(self, task: int) -> None:
+        """Count a parent that ended without success as one of those that the task can spare."""
+        self.spares[task] -= 1
+        if self.dependencies.satisfy(task) and self.states[task] == WAITING:
+            due = self._due.pop(task, None)
+            if due is None:
+                self.make_ready(task)
+            else:  # data of other parents may be on the way; the time may be over, too
+                self._make_ready_at(task, due)
 
     def end(self, task: int, state: int) -> None:
         """End a task without success, and skip the tasks that follow from it."""
@@ -511,7 +538,12 @@ class InstanceTasks:
 
     # After a restart.
 
-    def restore(self, succeeded: Collection[int], held: Collection[int] = ()) -> None:
+    def restore(
+        self,
+        succeeded: Collection[int],
+        held: Collection[int] = (),
+        confirm: Callable[[], None] | None = None,
+    ) -> None:
         """
         End the tasks that succeeded or failed in an earlier life, before anything is claimed.
 
@@ -521,6 +553,8 @@ class InstanceTasks:
             Tasks that succeeded; :attr:`failures` says which others failed for good.
         held
             Tasks that workers may still have.
+        confirm
+            Called when all these have ended: ends those that succeeded after others had failed.
         """
         self.restored = len(self.states)
         # Parents before children need not hold here: each end only counts down.
@@ -532,6 +566,8 @@ class InstanceTasks:
         for task, failures in self.failures.items():
             if failures >= self._tries_of(task) and self.states[task] < SUCCEEDED:
                 self.end(task, FAILED)
+        if confirm is not None:
+            confirm()
         for task in held:
             if self.states[task] == READY:
                 self.move(task, HELD)

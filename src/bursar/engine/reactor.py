@@ -49,6 +49,7 @@ def worker_joined(
             os.path.abspath(folders.logs),
             SPILL,
             core.outlives(hello.lease),
+            counts_data=hello.site in core.settings.priced_data,
         )
     )
     worker = attendance.take_in(core.room, hello, link, is_pilot=is_pilot)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from bursar.dispatch.folders import folder_name
@@ -10,10 +11,11 @@ from bursar.dispatch.wire import WireJob
 from bursar.engine.core import EngineCore
 from bursar.engine.run_tasks import RunTasks
 from bursar.engine.task_scheduler import Assignments
+from bursar.engine.task_states import SUCCEEDED
 from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
-from bursar.model.task import Secret, Task
+from bursar.model.task import Secret, Task, Write
 
 
 def send(
@@ -137,8 +139,35 @@ def _give_withheld(
         link.give(jobs)
 
 
+INPUTS_FILE = "bursar-inputs.txt"
+"""File in the working directory of a task that gathers: its inputs that are there, one a line."""
+
+MOST_TOLD = 65536
+"""Characters of ``BURSAR_ABSENT``; a variable of a program has room for twice as much."""
+
+
+def _gathering(core: EngineCore, number: int, task: Task) -> Task:
+    """Return a task that gathers without its absent inputs, which it is told of."""
+    states = core.queue.tasks.states
+    made = core.queue.gathering[number].items()
+    absent = {name for parent, names in made if states[parent] != SUCCEEDED for name in names}
+    there = [file for file in task.inputs if file.name not in absent]
+    names = "\n".join(file.name for file in task.inputs if file.name in absent)
+    if len(names) > MOST_TOLD:
+        names = names[:MOST_TOLD].rpartition("\n")[0]
+    listed = "".join(f"{file.name}\n" for file in there)
+    return replace(
+        task,
+        steps=(Write(INPUTS_FILE, listed), *task.steps),
+        inputs=tuple(there),
+        environment={**task.environment, "BURSAR_ABSENT": names, "BURSAR_INPUTS": INPUTS_FILE},
+    )
+
+
 def _job_of_claim(core: EngineCore, claim: WorkerClaim[RunTasks], site: str) -> WireJob:
     task, data = core.task(claim.task), core.settings.data
+    if claim.task in core.queue.gathering:
+        task = _gathering(core, claim.task, task)
     return WireJob(
         claim.task,
         claim.attempt,

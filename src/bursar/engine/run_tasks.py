@@ -1,8 +1,9 @@
 """The tasks of a run: one owner, one instance and one pool, whose workers have leases."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.pool_demand import UnplaceableTasks, demand_of, misfits
@@ -22,7 +23,7 @@ from bursar.engine.task_states import (
     WAITING,
 )
 from bursar.engine.worker_slots import WorkerPool, WorkerSlot
-from bursar.model.campaign import Retry
+from bursar.model.campaign import Retry, spare_parents
 from bursar.model.provisioning import ProcessorDemand
 from bursar.model.task import Outcome, Status, Task
 
@@ -40,6 +41,8 @@ class TaskCounts:
     cancelled: int
     refused: int
 
+
+_NEVER = (-math.inf, -math.inf)
 
 RetriedFailures = bool | frozenset[int]
 """Tasks that failed for good and are tried again: all, none, or those with these numbers."""
@@ -74,6 +77,8 @@ class RunTasks:
         Workers, and the claims of each.
     draining
         Whether no more tasks are given out.
+    gathering
+        Parents of each task that runs although some did not succeed, with what each makes.
     """
 
     number = 0
@@ -86,6 +91,7 @@ class RunTasks:
         self.chains = TaskChains(self.scheduler)
         self.owed = 0.0
         self.draining = False
+        self.gathering: dict[int, dict[int, tuple[str, ...]]] = {}
 
     def extend(
         self,
@@ -134,7 +140,14 @@ class RunTasks:
         if order is not None:
             columns.ready_tasks.set_order(zip(numbers, order, strict=True))
         for number, row in zip(numbers, parents or (), strict=parents is not None):
-            columns.follow(number, row)
+            spare = spare_parents(len(row), tasks[number - first].needs)
+            columns.follow(number, row, spare)
+            if spare:
+                # Kept by name: tasks are forgotten at their end, to save memory.
+                self.gathering[number] = {
+                    parent: tuple(file.name for file in tasks[parent - first].outputs)
+                    for parent in row
+                }
         for number in columns.start(numbers):
             columns.end(number, SKIPPED)
         return numbers
@@ -159,6 +172,7 @@ class RunTasks:
             Tasks that workers may still have, which are kept until each is claimed, or let start.
         """
         succeeded: set[int] = set()
+        spans: dict[int, tuple[float, float]] = {}  # of successes, where any task gathers
         numbers, failures = self.tasks.attempts, self.tasks.failures
         for outcome in attempts:
             task = outcome.task
@@ -166,10 +180,47 @@ class RunTasks:
             numbers[task] = max(numbers.get(task, 0), outcome.attempt)
             if outcome.status is Status.SUCCEEDED:
                 succeeded.add(task)
+                if self.gathering:
+                    spans[task] = max(spans.get(task, _NEVER), (outcome.start, outcome.end))
             # A cancelled attempt was cut off by us: it counts for no failure, as in finish().
             elif outcome.status is not Status.CANCELLED and not is_retried(retry_failed, task):
                 failures[task] = failures.get(task, 0) + 1
-        self.tasks.restore(succeeded, held)
+        later = self._gatherers_and_followers()
+        self.tasks.restore(
+            succeeded - later, confirm=partial(self._confirm, later, spans), held=held
+        )
+
+    def _gatherers_and_followers(self) -> set[int]:
+        """Return the tasks that gather, and all that come after one."""
+        found, stack = set(self.gathering), list(self.gathering)
+        while stack:
+            for child in self.tasks.dependencies.children(stack.pop()):
+                if child not in found:
+                    found.add(child)
+                    stack.append(child)
+        return found
+
+    def _confirm(self, later: set[int], spans: Mapping[int, tuple[float, float]]) -> None:
+        """
+        End the tasks that succeeded after or with an incomplete gathering, as far as that holds.
+
+        The success of such a task does not count when one of its parents is tried again, or began
+        its success later: what the task made lacks an input that is there now.
+        """
+        tasks, children = self.tasks, self.tasks.dependencies.children
+        stale = {
+            child
+            for parent, (start, _) in spans.items()
+            for child in children(parent)
+            if child in later and start > spans.get(child, _NEVER)[1]
+        }
+        stack = list(later)
+        while stack:
+            task = stack.pop()
+            if task in spans and task not in stale and tasks.states[task] == READY:
+                tasks.move(task, SUCCEEDED)
+                tasks.release(task)
+                stack.extend(child for child in children(task) if child in later)
 
     def is_at_end(self, task: int) -> bool:
         """Whether a task will not run any more."""

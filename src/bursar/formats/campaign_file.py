@@ -20,6 +20,7 @@ from bursar.formats.decoding import decode, file_schema
 from bursar.formats.expansion import expand
 from bursar.formats.file_text import check_readable, joined, read_bytes, read_toml
 from bursar.formats.quantities import Schema
+from bursar.formats.result_columns import result_columns
 from bursar.formats.tables import CampaignFile, TaskTable
 from bursar.formats.task_set import TaskSet
 from bursar.memory import collector_paused
@@ -78,6 +79,8 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
         account=head.account,
         book=None if head.book is None else root / head.book,
         code=_code_files(head.code or (), root),
+        project=head.project,
+        results=result_columns(file.results, workflow.tasks) if file.results else (),
     )
 
 

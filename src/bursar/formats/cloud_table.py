@@ -12,7 +12,7 @@ from msgspec import Meta
 from bursar.formats.decoding import TomlTable
 from bursar.formats.file_text import joined
 from bursar.formats.offer_tables import SlotPrices
-from bursar.formats.quantities import Amount, Duration, Share, Size
+from bursar.formats.quantities import Amount, DataPrice, Duration, Share, Size
 from bursar.formats.site_tables import (
     LeasedSiteTable,
     NotNegative,
@@ -34,6 +34,7 @@ from bursar.model.cloud import (
     SpotTerms,
 )
 from bursar.model.errors import InputError
+from bursar.model.money import DataPrices
 from bursar.model.site import SiteFacts
 
 _MINIMUM, _UNIT, _START_LIMIT = 60.0, 1.0, 600.0  # seconds
@@ -210,6 +211,18 @@ class CloudSiteTable(LeasedSiteTable, frozen=True, tag="cloud", kw_only=True):
         tuple[PriceSource, ...],
         Meta(description="Sources of prices, in order; all three.", min_length=1),
     ] = ("provider", "table", "user")
+    price_in: Annotated[
+        DataPrice | None,
+        Meta(description='Price of data that tasks bring to machines: "0.01 USD/GB"; 0.'),
+    ] = None
+    price_out: Annotated[
+        DataPrice | None,
+        Meta(description='Price of data that come back from machines: "0.09 USD/GB"; 0.'),
+    ] = None
+    price_date: Annotated[
+        datetime.date | None,
+        Meta(description="Date of the prices of data, such as 2026-11-01."),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -220,6 +233,10 @@ class CloudSiteTable(LeasedSiteTable, frozen=True, tag="cloud", kw_only=True):
                     where=key,
                     hint='give each machine table a price, such as price = "0.34 USD"',
                 )
+        if self.price_date is not None and self.price_in is None and self.price_out is None:
+            raise InputError(
+                "is the date of price_in and price_out, and neither is given", where="price_date"
+            )
         if not self.billing_unit > 0:
             raise InputError("expected a time above 0", where="billing_unit")
         if self.start_limit < self.start_up:
@@ -274,7 +291,19 @@ class CloudSiteTable(LeasedSiteTable, frozen=True, tag="cloud", kw_only=True):
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         own, currencies = super().own_facts(name, prices, folder)
         named = [currency for table in self.machine for currency in table.currencies]
-        return own, (*currencies, *named)
+        data = [price[1] for price in (self.price_in, self.price_out) if price and price[1]]
+        return own, (*currencies, *named, *data)
+
+    @property
+    def data_prices(self) -> DataPrices | None:
+        """Prices of data; None where data cost nothing."""
+        into, out = (
+            0.0 if price is None else price[0] for price in (self.price_in, self.price_out)
+        )
+        if not into and not out:
+            return None
+        date = "" if self.price_date is None else self.price_date.isoformat()
+        return DataPrices(into=into, out=out, date=date)
 
     def endpoint(self, folder: Path) -> dict[str, Any]:
         credentials = existing_file("credentials_file", self.credentials_file, folder)
@@ -299,5 +328,6 @@ class CloudSiteTable(LeasedSiteTable, frozen=True, tag="cloud", kw_only=True):
             grace=self.grace,
             owner=self.owner or "",
             prices=self.prices,
+            data_prices=self.data_prices,
         )
         return {"processors": endpoint.processors, "cloud": endpoint}

@@ -177,6 +177,7 @@ def _task(part: _ExpandedTaskSet, draft: _TaskDraft, links: "_DependencyResolver
         data=_data(compiled, values),
         registers=_registers(compiled, draft, values),
         retries=table.retries,
+        needs=None if table.needs == 1 else table.needs,
         parameters=draft.values,
     )
 

@@ -32,6 +32,7 @@ from bursar.formats.nimrod_syntax import (
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.matching import Matching
+from bursar.model.results import ResultColumn, ResultForm
 from bursar.model.task import Copy, Exec, OnError, Redirect, Shell, Step, Substitute, Task, Value
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ def tasks_of(plan: NimrodPlan, folder: Path) -> tuple[Task, ...]:
         there are more than ten million jobs.
     """
     space = _ParameterSpace(plan.parameters, folder)
+    for name, token in plan.declared.items():
+        if name in space.names:
+            raise at(token, f'"{name}" is a parameter; choose another name for the output')
     steps = _steps_maker(_job(plan, space))
     before, after = [_root_task(block, plan, space) for block in ("rootstart", "rootfinish")]
     first = (before.id,) if before else ()
@@ -161,6 +165,10 @@ def _root_task(block: str, plan: NimrodPlan, space: "_ParameterSpace") -> Task |
             return f'"{name}" has no value in {block}, which runs once for all jobs'
         return space.why_unknown(name)
 
+    for command in plan.tasks[block]:
+        if command.kind == "slurp":
+            token: Any = command.arguments[0]
+            raise at(token, f'"slurp" reads what a job made, found in {block}')
     makers = [_maker(command, texts, why) for command in plan.tasks[block]]
     return Task(id=block, name=block, steps=_steps_maker(makers)(texts), parameters=point)
 
@@ -306,6 +314,14 @@ def _maker(
         case "lexec":
             # As execl: the second word is what the program is told it is called.
             return _exec([word(tokens[1]), *(word(token) for token in tokens[3:])])
+        case "slurp":
+            # The working directory ends with the job: what is read later is kept at the root.
+            return _copy(
+                word(tokens[2]),
+                parse_text(_kept(tokens[0], "${jobname}")),
+                source_at_root=False,
+                target_at_root=True,
+            )
         case "at_root":
             raise at(
                 tokens[0],
@@ -313,7 +329,103 @@ def _maker(
                 hint="copy what it needs to the node, run it there, copy the result back",
             )
         case _:
-            return _shell(command, tokens, known)
+            return _shell(command, tokens, known, why)
+
+
+def _kept(statement: "Token", job: str) -> str:
+    """Return the name at the root of what a ``slurp`` of a job reads."""
+    return f"slurp/{job}/{statement.line}"
+
+
+def results_of(plan: NimrodPlan) -> tuple[ResultColumn, ...]:
+    """
+    Return a column for each declared output that a ``slurp`` fills, the last one that does.
+
+    Raises
+    ------
+    InputError
+        At line and column, when a name is not declared, or nothing can be found by what is stated.
+    """
+    found: dict[str, ResultColumn] = {}
+    for block in ("nodestart", "main", "nodefinish"):
+        for command in plan.tasks.get(block, ()):
+            if command.kind == "slurp":
+                found |= {column.name: column for column in _slurped(command, plan)}
+    return tuple(found[name] for name in plan.declared if name in found)
+
+
+_FORMS: dict[str, ResultForm] = {
+    "json": "json",
+    "xml": "xml",
+    "regex": "regex",
+    "csv": "csv",
+    "hcsv": "csv",
+}
+
+
+def _slurped(command: PlanCommand, plan: NimrodPlan) -> Iterator[ResultColumn]:
+    from bursar.formats.result_columns import FIRST_COLUMNS, check_where
+
+    tokens: list[Any] = list(command.arguments)
+    statement, kind, file, *rest = tokens
+    form = _FORMS[str(kind)]
+    pairs: list[tuple[Token, str, str | int]] = []
+    if form == "regex":
+        if len(rest) != 1:
+            raise at(
+                rest[1] if rest else kind,
+                "expected one regular expression",
+                hint="one that holds spaces stands in double quotes",
+            )
+        pattern = _constant(rest[0])
+        _checked(rest[0], partial(check_where, form, pattern, ""))
+        pairs = [(rest[0], name, pattern) for name in re.compile(pattern).groupindex]
+        if not pairs:
+            raise at(rest[0], "expected a named group for each output, such as (?P<x>[0-9]+)")
+    elif not rest and kind == "hcsv":
+        pairs = [(file, name, name) for name in plan.declared]
+    elif not rest:
+        raise at(kind, f"expected outputs, such as NAME:{'0' if kind == 'csv' else '/a/b'}")
+    for token in rest if form != "regex" else ():
+        name, colon, place = _constant(token).partition(":")
+        if not colon:
+            raise at(token, f'expected NAME:PLACE, found "{token}"')
+        pairs.append((token, name, place))
+    for token, name, where in pairs:
+        if name not in plan.declared:
+            hint = spelling_hint(name, plan.declared) or f'declare it by "output {name}"'
+            raise at(token, f'unknown output "{name}"', hint=hint)
+        if name in FIRST_COLUMNS:
+            raise at(token, f'"{name}" is a column of every table; choose another name')
+        if kind == "csv":
+            if not re.fullmatch("[0-9]{1,6}", str(where)):
+                raise at(token, f'expected the number of a field, from 0, found "{where}"')
+            where = int(where)
+        _checked(token, partial(check_where, form, where, ""))
+        yield ResultColumn(
+            name=name,
+            form=form,
+            where=where,
+            source=_kept(statement, "{id}"),
+            task="main",
+            pick=0,
+            separator="\t" if file.endswith(".tsv") else ",",
+        )
+
+
+def _checked(token: "Token", check: Callable[[], None]) -> None:
+    try:
+        check()
+    except InputError as error:
+        raise at(token, error.message, hint=error.hint) from None
+
+
+def _constant(token: "Token") -> str:
+    """Return the text of a word that holds no parameter."""
+    template = _placed(token, partial(parse_word, str(token)))
+    if template.names:
+        raise at(token, f"holds the parameter ${template.names[0]}, expected none")
+    return template.fill({})
 
 
 def _check_inside(token: "Token", target: NimrodTemplate) -> None:
@@ -353,15 +465,53 @@ def _exec(words: Sequence[NimrodTemplate]) -> Maker:
 
 
 def _shell(
-    command: PlanCommand, tokens: "Sequence[Token]", known: "Mapping[str, str] | set[str]"
+    command: PlanCommand,
+    tokens: "Sequence[Token]",
+    known: "Mapping[str, str] | set[str]",
+    why: Callable[[str], str],
 ) -> Maker:
-    only = tokens[1] if len(tokens) == 2 else None
-    if only is not None and only.startswith('"') and not _outside_strings(only):
-        line = _placed(only, lambda: parse_string(only))
+    is_string = _is_string(command)
+    if is_string:
+        line = _placed(tokens[1], lambda: parse_string(str(tokens[1])))
     else:
         line = parse_text(command.line)
+    unknown = [name for name in line.names if name not in known]
+    if unknown and is_string:
+        name = unknown[0]
+        raise at(
+            tokens[1],
+            why(name),
+            hint=spelling_hint(name, known) or f"write \\${name} for the shell's own",
+        )
     line = line.keep_unknown(lambda name: name in known)
     return _made(line.names, lambda values: Shell(line.fill(values)))
+
+
+def remarks_of(plan: NimrodPlan) -> Iterator[str]:
+    """
+    Yield a warning for each name in unquoted shell lines that is no parameter, at line and column.
+
+    The old dialect leaves such names to the shell; in the new one, whose lines stand in double
+    quotes, they are refused.
+    """
+    known = {str(parameter.name) for parameter in plan.parameters} | {*JOB_NAMES}
+    told: set[str] = set()
+    for commands in plan.tasks.values():
+        for command in commands:
+            if command.kind not in ("shexec", "execute") or _is_string(command):
+                continue
+            for token in command.arguments[1:]:
+                for name in parse_text(str(token)).names if token is not None else ():
+                    if name not in known and name not in told:
+                        told.add(name)
+                        place = f"{token.line}:{token.column}" if token is not None else ""
+                        yield f'{place}: "{name}" is no parameter and is left to the shell'
+
+
+def _is_string(command: PlanCommand) -> bool:
+    """Whether a shell line is one string in double quotes."""
+    only = command.arguments[1] if len(command.arguments) == 2 else None
+    return only is not None and only.startswith('"') and not _outside_strings(only)
 
 
 def _redirect(stream: str, append: bool, path: NimrodTemplate) -> Maker:
@@ -418,10 +568,18 @@ def read_plan_file(path: Path) -> Campaign:
         if "\0" in text:
             line = text[: text.index("\0")].count("\n") + 1
             raise InputError("holds a NUL character", where=f"{line}:1")
-        tasks = tasks_of(parse_plan(text), path.resolve().parent)
+        plan = parse_plan(text)
+        tasks = tasks_of(plan, path.resolve().parent)
+        results = results_of(plan)
+        remarks = [f"{path}:{remark}" for remark in remarks_of(plan)]
     except InputError as error:
         where = f"{path}:{error.where}" if error.where else str(path)
         raise InputError(error.message, where=where, hint=error.hint) from None
     return Campaign(
-        name=path.stem, workflow=Workflow(tasks), root=path.resolve().parent, source=path
+        name=path.stem,
+        workflow=Workflow(tasks),
+        root=path.resolve().parent,
+        source=path,
+        results=results,
+        remarks=tuple(remarks),
     )

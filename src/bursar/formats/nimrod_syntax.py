@@ -25,6 +25,7 @@ TASKS = ("main", "nodestart", "nodefinish", "rootstart", "rootfinish")
 _WORDS = {
     "_PARAMETER": "parameter",
     "ASKED": "requirements, rank",
+    "OUTPUT": "output, result",
     "_LABEL": "label",
     "TYPE": "integer, float, text, files",
     "_DEFAULT": "default",
@@ -53,6 +54,8 @@ _WORDS = {
     "APPEND": "append",
     "_ONERROR": "onerror",
     "ACTION": "fail, ignore",
+    "SLURP": "slurp",
+    "FORMAT": "json, xml, regex, csv, hcsv",
     "NAME": "a name",
     "NUMBER": "a number",
     "STRING": "a string in double quotes",
@@ -76,6 +79,9 @@ _UNSUPPORTED = {
     "jobs": "this is a run file; read the plan file it was generated from",
     "props": "resource properties of nimrodg are not read; leave the block out",
 }
+
+
+_STATEMENTS = ("parameter", "asked", "declared", "task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +116,14 @@ class NimrodPlan:
     """
     Statements of a plan file, in order.
 
-    ``asked`` are the strings after ``requirements`` and ``rank``.
+    ``asked`` are the strings after ``requirements`` and ``rank``, ``declared`` the names after
+    ``output`` and ``result``.
     """
 
     parameters: list[PlanParameter] = field(default_factory=list)
     tasks: dict[str, list[PlanCommand]] = field(default_factory=dict)
     asked: "dict[str, Token]" = field(default_factory=dict)
+    declared: "dict[str, Token]" = field(default_factory=dict)
 
 
 def parse_plan(text: str) -> NimrodPlan:
@@ -137,7 +145,7 @@ def parse_plan(text: str) -> NimrodPlan:
     tree = _parse(text if text.endswith("\n") else text + "\n", "start", 1, 1)
     plan = NimrodPlan()
     seen: dict[str, Any] = {}
-    for statement in tree.find_pred(lambda node: node.data in ("parameter", "asked", "task")):
+    for statement in tree.find_pred(lambda node: node.data in _STATEMENTS):
         children: list[Any] = list(statement.children)
         if statement.data == "parameter":
             name, _label, kind, domain = children[:4]
@@ -151,6 +159,12 @@ def parse_plan(text: str) -> NimrodPlan:
                 line = plan.asked[word].line
                 raise at(word, f'"{word}" is already stated in line {line}')
             plan.asked[str(word)] = string
+        elif statement.data == "declared":
+            name = children[1]
+            if name in plan.declared:
+                line = plan.declared[name].line
+                raise at(name, f'output "{name}" is already declared in line {line}')
+            plan.declared[str(name)] = name
         else:
             block, *commands = children
             if block in plan.tasks:

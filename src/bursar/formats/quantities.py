@@ -15,6 +15,7 @@ from bursar.formats.units import (
     LONGEST,
     parse_amount,
     parse_bandwidth,
+    parse_data_price,
     parse_duration,
     parse_price,
     parse_share,
@@ -116,6 +117,16 @@ def _parse_date(value: object) -> datetime.date:
         raise InputError(f"expected a day such as 2026-11-01, got {value!r}") from None
 
 
+def _parse_needed_share(value: object) -> float:
+    """Return the share of its parents that a task needs; 0: one at least."""
+    if value in ("all", "any"):
+        return 1.0 if value == "all" else 0.0
+    try:
+        return parse_share(value)
+    except InputError as error:
+        raise InputError(f'{error.message}; or "all", or "any"', hint=error.hint) from None
+
+
 def _parse_currency(value: object) -> str:
     try:
         return check_currency(value if isinstance(value, str) else "")
@@ -130,8 +141,10 @@ if TYPE_CHECKING:
     Size: TypeAlias = int
     Amount: TypeAlias = tuple[float, str | None]
     Credit: TypeAlias = float
+    DataPrice: TypeAlias = tuple[float, str | None]
     Price: TypeAlias = tuple[float, str | None]
     Share: TypeAlias = float
+    NeededShare: TypeAlias = float
     Use: TypeAlias = float
     Bandwidth: TypeAlias = float
     TaskDuration: TypeAlias = str | float
@@ -197,12 +210,36 @@ else:
     )
     """Currency units per processor-second, and the currency where the text names one."""
 
+    DataPrice = decoded_type(
+        "DataPrice",
+        parse_data_price,
+        _number_or_text(
+            '"0.09 USD/GB", or a number per GB (10^9 bytes).',
+            rf"^\s*{_NUMBER}\s*(({CURRENCY})?\s*/\s*([kMGTP]|[KMGTP]i)?B)?\s*$",
+            minimum=0,
+            maximum=DEAREST,
+        ),
+    )
+    """Currency units per GB, and the currency where the text names one."""
+
     Share = decoded_type(
         "Share",
         parse_share,
         _number_or_text('A share: 0.8 or "80%".', SHARE_PATTERN, minimum=0, maximum=1),
     )
     """A number from 0 to 1."""
+
+    NeededShare = decoded_type(
+        "NeededShare",
+        _parse_needed_share,
+        _number_or_text(
+            '"all", "any" (one at least), or a share: 0.95 or "95%".',
+            rf"^all$|^any$|{SHARE_PATTERN}",
+            minimum=0,
+            maximum=1,
+        ),
+    )
+    """A number from 0, which stands for one at least, to 1."""
 
     Use = decoded_type(
         "Use",

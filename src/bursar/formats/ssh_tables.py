@@ -107,6 +107,13 @@ class SshSiteTable(LeasedSiteTable, frozen=True, tag="ssh", kw_only=True):
             "time."
         ),
     ] = True
+    shared_folder: Annotated[
+        bool | None,
+        Meta(
+            description="Whether the hosts see the run's folder; files are carried to and from "
+            "those that do not. Default: each host is asked."
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,6 +167,7 @@ class SshSiteTable(LeasedSiteTable, frozen=True, tag="ssh", kw_only=True):
             reach=self.reach,
             reverse=self.reverse,
             shared=self.shared,
+            shared_folder=self.shared_folder,
         )
         # One of each host that states none: before a run, and before a plan, hosts are asked.
         return {"processors": sum(host.processors or 1 for host in hosts), "ssh": machines}

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from bursar.formats.axes import Parameters
+from bursar.formats.axes import NAME, Parameters
 from bursar.formats.decoding import TomlTable
 from bursar.formats.file_text import joined
 from bursar.formats.quantities import (
@@ -18,6 +18,7 @@ from bursar.formats.quantities import (
     Amount,
     Count,
     Duration,
+    NeededShare,
     Schema,
     TaskDuration,
     TaskSize,
@@ -26,6 +27,7 @@ from bursar.formats.units import at_field, parse_share
 from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES
+from bursar.model.results import RESULT_FORMS, ResultForm
 from bursar.model.task import GPU
 
 FileName = Annotated[
@@ -135,6 +137,10 @@ class TaskTable(TomlTable, frozen=True):
     retries: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="Further tries after a failure; default: as in [retry]."),
+    ] = None
+    needs: Annotated[
+        NeededShare | None,
+        Meta(description='Share of the tasks it waits for that must succeed: "all", "any", "95%".'),
     ] = None
     requirements: Annotated[
         str | None, Meta(description="Expression that a site must satisfy.")
@@ -247,6 +253,10 @@ class CampaignTable(TomlTable, frozen=True):
             "run are reused only while these are as they were."
         ),
     ] = None
+    project: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Project, by whose weight it shares this machine with other runs."),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.book is not None and self.account is None:
@@ -334,6 +344,75 @@ class SecretsTable(TomlTable, frozen=True):
     ]
 
 
+class ResultColumnTable(TomlTable, frozen=True):
+    """A column of the table of results: where its value stands, and what it is."""
+
+    schema_rules: ClassVar[Schema] = {
+        "oneOf": [{"required": [form]} for form in RESULT_FORMS],
+        "dependentSchemas": {
+            "row": {"required": ["csv"]},
+            "separator": {"required": ["csv"]},
+            "match": {"required": ["regex"]},
+        },
+    }
+
+    from_: Annotated[
+        Annotated[str, Meta(min_length=1)],
+        Meta(description='"stdout", "stderr", or a file that the task makes.'),
+    ] = msgspec.field(name="from", default="stdout")
+    task: Annotated[
+        str | None, Meta(description="Task, or set of tasks, that has it; default: all that can.")
+    ] = None
+    text: Annotated[
+        Annotated[bool, Meta(extra_json_schema={"const": True})] | None,
+        Meta(description="true: the whole text is the value."),
+    ] = None
+    json: Annotated[str | None, Meta(description="JSON Pointer, such as /metrics/loss.")] = None
+    csv: Annotated[
+        str | Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Title of a column; or a field's number, from 0, where there are none."),
+    ] = None
+    regex: Annotated[
+        str | None, Meta(description="Regular expression; its first group is the value.")
+    ] = None
+    xml: Annotated[str | None, Meta(description="Path such as /run/loss or //fit/@loss.")] = None
+    row: Annotated[
+        Literal["first", "last"] | int | None,
+        Meta(description="Which row of a CSV file: first, last (the default) or a number, from 0."),
+    ] = None
+    match: Annotated[
+        Literal["first", "last"] | int | None,
+        Meta(description="Which match of the expression, likewise."),
+    ] = None
+    separator: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1)] | None,
+        Meta(description="Character between fields; default: a tab in .tsv files, else a comma."),
+    ] = None
+    type: Annotated[
+        Literal["number", "integer", "text"] | None,
+        Meta(description="Type of the values; default: a number where the text is one."),
+    ] = None
+    required: Annotated[
+        bool, Meta(description="Whether a table without a value of a task is refused.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        stated = [form for form in RESULT_FORMS if getattr(self, form) is not None]
+        if len(stated) != 1:
+            found = f", got {' and '.join(stated)}" if stated else ""
+            raise InputError(f"expected one of {', '.join(RESULT_FORMS)}{found}")
+        if self.text is False:
+            raise InputError("expected true", where="text")
+        for key, form in (("row", "csv"), ("separator", "csv"), ("match", "regex")):
+            if getattr(self, key) is not None and stated != [form]:
+                raise InputError(f"goes with {form}", where=key)
+
+    @property
+    def form(self) -> ResultForm:
+        """How the value is found."""
+        return next(form for form in RESULT_FORMS if getattr(self, form) is not None)
+
+
 _COMMAND: Schema = {"required": ["command"]}
 
 
@@ -379,6 +458,13 @@ class CampaignFile(TomlTable, frozen=True):
             dict[str, TaskTable], Meta(extra_json_schema={"propertyNames": {"minLength": 1}})
         ],
         Meta(description="Tasks, or sweeps of tasks, by name."),
+    ] = msgspec.field(default_factory=dict)
+    results: Annotated[
+        Annotated[
+            dict[str, ResultColumnTable],
+            Meta(extra_json_schema={"propertyNames": {"pattern": f"^{NAME}$"}}),
+        ],
+        Meta(description="Columns of the table of results, by name."),
     ] = msgspec.field(default_factory=dict)
     goal: Annotated[GoalTable, Meta(description="Deadline, budget, preference.")] = msgspec.field(
         default_factory=GoalTable

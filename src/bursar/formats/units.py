@@ -37,6 +37,7 @@ _PLAIN = re.compile(_NUMBER, re.ASCII)
 _QUANTITY = re.compile(rf"({_NUMBER})\s*([A-Za-z]*)", re.ASCII)
 _SHARE = re.compile(rf"({_NUMBER})\s*(%?)", re.ASCII)
 _AMOUNT = re.compile(rf"({_NUMBER})\s*({CURRENCY})?", re.ASCII)
+_DATA_PRICE = re.compile(rf"({_NUMBER})\s*({CURRENCY})?\s*/\s*([A-Za-z]+)", re.ASCII)
 _PRICE = re.compile(rf"({_NUMBER})\s*({CURRENCY})?\s*/\s*([A-Za-z-]+)", re.ASCII)
 
 # A lone "b" is no unit here: people write it for bits and for bytes, a factor of eight.
@@ -204,6 +205,34 @@ def parse_amount(value: object) -> tuple[float, str | None]:
     if amount > DEAREST:
         raise InputError(f"{_shown(value)} is larger than {DEAREST:.0e}")
     return amount, currency
+
+
+def parse_data_price(value: object) -> tuple[float, str | None]:
+    """
+    Parse currency units per GB (10^9 bytes), and the currency where one is named.
+
+    Prices are written ``"0.09 USD/GB"``, ``"90 USD/TB"`` or ``0.09``.
+
+    Raises
+    ------
+    InputError
+        When it is no price, negative, not finite or above ``DEAREST``.
+    """
+    expected = 'expected a price of data such as "0.09 USD/GB", or a number per GB'
+    if not isinstance(value, str):
+        price, currency = _number(value, expected), None
+    elif _PLAIN.fullmatch(value.strip()):
+        price, currency = _finite(float(value), value, expected), None
+    else:
+        match = _DATA_PRICE.fullmatch(value.strip())
+        scale = None if match is None else _SIZES.get(match[3])
+        if match is None or scale is None:
+            _refuse(value, expected)
+        price = _finite(float(match[1]), value, expected) * (_SIZES["GB"] / scale)
+        currency = match[2]
+    if price > DEAREST:
+        raise InputError(f"{_shown(value)} is larger than {DEAREST:.0e} per GB")
+    return price, currency
 
 
 def parse_share(value: object) -> float:

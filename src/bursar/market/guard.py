@@ -18,7 +18,15 @@ from bursar.market.lease import Lease
 from bursar.market.lease_holds import AHEAD, LeaseCharges, LeaseExposure, LeaseHolds
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import BudgetAction
-from bursar.model.money import MICROS, Micros, Refusal, Transfer, format_amount, to_micros
+from bursar.model.money import (
+    MICROS,
+    Micros,
+    Refusal,
+    Transfer,
+    format_amount,
+    from_micros,
+    to_micros,
+)
 from bursar.model.task import Outcome
 
 # Defines the actions that are due when spending reaches a share of the budget.
@@ -127,6 +135,9 @@ class BudgetGuard:
         Share of the budget to action.
     limit_of
         Function from a task to its wall-time limit, seconds; None for no limit.
+    data_of
+        Function from a task to the bytes that it is known to bring and to send back. Asked only
+        where data have a price.
     rows
         Ledger rows to start from; empty for a new run.
     """
@@ -136,6 +147,7 @@ class BudgetGuard:
         budget: Micros | None,
         *,
         limit_of: Callable[[int], float | None],
+        data_of: Callable[[int], tuple[int, int]] = lambda task: (0, 0),
         on_budget: Mapping[float, BudgetAction] | None = None,
         currency: str = "SU",
         rows: Iterable[Transfer] = (),
@@ -143,6 +155,9 @@ class BudgetGuard:
         self.ledger = Ledger(rows, currency=currency)
         self._transferred = len(self.ledger)
         self._limit_of = limit_of
+        self._data_of = data_of
+        # Of each admitted task whose data have a price, also after its lease was given back.
+        self._carriers: dict[int, LeaseExposure] = {}
         self._holds = LeaseHolds(self.ledger, budget)
         self.charges = LeaseCharges(self._holds)
         self._thresholds = BudgetThresholds(budget, on_budget or {})
@@ -209,6 +224,11 @@ class BudgetGuard:
         """Take over the credit of an open lease, for what other runs pay of its processors."""
         self._holds.open[lease.id].lease = lease
 
+    @property
+    def money_left(self) -> float | None:
+        """Currency units that are neither spent nor set aside; None without a budget."""
+        return None if self._holds.budget is None else from_micros(self.ledger.free)
+
     def affordable(self, lease: str) -> float:
         """Return by how many seconds the free money could prolong a lease; infinite if free."""
         rate = self._holds.open[lease].lease.rate * MICROS
@@ -242,10 +262,30 @@ class BudgetGuard:
 
     def admit(self, task: int, lease: str, now: float) -> float | Refusal:
         """Return the seconds for which a task may run, or a refusal; see the dispatcher's guard."""
-        holds = self._holds
-        entry = holds.open.get(lease)
+        entry = self._holds.open.get(lease)
         if entry is None:
             return Refusal(f"{lease} has ended", final=False)
+        prices = entry.lease.data_prices
+        if prices is None:
+            return self._admit(task, entry, now)
+        entry.carries[task] = prices.charge(*self._data_of(task))
+        answer = self._refuse_data(entry, now) or self._admit(task, entry, now)
+        if isinstance(answer, Refusal):
+            del entry.carries[task]
+        else:
+            self._carriers[task] = entry
+        return answer
+
+    def _refuse_data(self, entry: LeaseExposure, now: float) -> Refusal | None:
+        """Set the data of a lease's tasks aside where the lease has an agreed end."""
+        if entry.lease.until is None:
+            return None  # covered with the time of the task
+        refusal = self._holds.change(entry, entry.worst(entry.lease.until), now)
+        return refusal and self._too_little(f"{refusal.reason} with its data")
+
+    def _admit(self, task: int, entry: LeaseExposure, now: float) -> float | Refusal:
+        """Admit a task by the time that its lease may take."""
+        holds, lease = self._holds, entry.lease.id
         limit = self._limit_of(task)
         # An agreed lease was covered to its end when it was opened; no task can make it dearer.
         if holds.budget is None or entry.lease.until is not None or not self._priced():
@@ -272,11 +312,21 @@ class BudgetGuard:
         entry = self._holds.claims.pop(task, None)
         if entry is not None:
             del entry.ends[task]
+        if (carrier := self._carriers.pop(task, None)) is not None:
+            carrier.carries.pop(task, None)
 
     def settle(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Transfer]:
-        """Drop the claims of ended tasks; processors are paid when the lease ends."""
+        """
+        Drop the claims of ended tasks, and count the data that they carried.
+
+        Processors and data are paid when the lease ends. What the data come to is set aside in the
+        transaction with the outcomes, so that a kill neither forgets data nor counts them twice.
+        """
         for outcome in outcomes:
+            carrier = self._carriers.get(outcome.task)
             self.withdraw(outcome.task, now)
+            if carrier is not None:
+                self.charges.carry(carrier, outcome.bytes_in, outcome.bytes_out, now)
         return self.transfers()
 
     def transfers(self) -> Sequence[Transfer]:

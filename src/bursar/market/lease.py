@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from bursar.model.allocation import Allocation
-from bursar.model.money import MICROS, Micros, rental_charge, to_micros
+from bursar.model.money import MICROS, DataPrices, Micros, rental_charge, to_micros
 
 SettledBy = Literal["", "record", "bound"]
 """Source of a settled lease's times: the run's own clock (empty), the provider's record, or an
@@ -50,6 +50,10 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     charged
         What its provider charged for it in all, micro-units; None: what its time and its prices
         come to.
+    data_prices
+        Prices of what tasks bring to the processors and send back; None: that costs nothing.
+    bytes_in, bytes_out
+        What the attempts that have ended brought and sent back. Counted only where it has prices.
     """
 
     id: str
@@ -66,6 +70,9 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     settled_by: SettledBy = ""
     credit: Micros = 0
     charged: Micros | None = None
+    data_prices: DataPrices | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
 
     @property
     def is_priced(self) -> bool:
@@ -93,8 +100,20 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return rental_charge(processor_seconds, self.unit_price, self.fixed_price)
 
     def rectangle(self, seconds: float) -> Micros:
-        """Return the charge of all its processors for some seconds, less the credit."""
-        return max(self.fixed, self.charge(self.processors * seconds) - self.credit)
+        """Return the charge of all its processors for some seconds, less the credit, and data."""
+        time = max(self.fixed, self.charge(self.processors * seconds) - self.credit)
+        return time + self.data
+
+    @property
+    def data(self) -> Micros:
+        """The charge of the data that were brought and sent back; 0 where that has no price."""
+        prices = self.data_prices
+        return 0 if prices is None else prices.charge(self.bytes_in, self.bytes_out)
+
+    @property
+    def carried(self) -> str:
+        """The data in words, for the ledger."""
+        return f"data: {self.bytes_in} bytes in, {self.bytes_out} out"
 
     def share(self, processor_seconds: float) -> Micros:
         """
@@ -126,6 +145,7 @@ def lease_of(
     until: float = math.inf,
     asked: bool = False,
     unwatched: float = 0.0,
+    data_prices: DataPrices | None = None,
 ) -> Lease:
     """
     Return the lease by which an allocation is paid.
@@ -138,7 +158,7 @@ def lease_of(
         From when it is paid, seconds on the caller's clock.
     until
         Agreed end, seconds on the caller's clock; infinite: none.
-    asked, unwatched
+    asked, unwatched, data_prices
         See :class:`Lease`.
     """
     return Lease(
@@ -152,6 +172,7 @@ def lease_of(
         until=None if asked or math.isinf(until) else until,
         asked=asked,
         unwatched=unwatched,
+        data_prices=data_prices,
     )
 
 

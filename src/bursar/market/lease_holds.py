@@ -45,10 +45,14 @@ class LeaseExposure(msgspec.Struct, eq=False):
     ----------
     ends
         Moments, by task, at which tasks on the lease end at the latest, seconds since the epoch.
+    carries
+        Price, by task, of the data that tasks on the lease are known to bring and send back,
+        micro-units; tasks without a known price are left out.
     """
 
     lease: Lease
     ends: dict[int, float] = msgspec.field(default_factory=dict)
+    carries: dict[int, Micros] = msgspec.field(default_factory=dict)
     account: str = ""
 
     def __post_init__(self) -> None:
@@ -78,7 +82,8 @@ class LeaseExposure(msgspec.Struct, eq=False):
         if lease.until is not None:
             moment = min(moment, lease.until)
         seconds = 0.0 if lease.asked else max(0.0, moment - lease.start)
-        return lease.rectangle(seconds + lease.unwatched)
+        worst = lease.rectangle(seconds + lease.unwatched)
+        return worst + sum(self.carries.values()) if self.carries else worst
 
     def rate(self, now: float) -> float:
         """Return the micro-units that the lease costs per second at a moment."""
@@ -206,9 +211,10 @@ class LeaseHolds:
         """Free part of what is set aside for a lease."""
         _moved(self.ledger.release(now, "", entry.lease.id, amount))
 
-    def pay(self, entry: LeaseExposure, amount: Micros, now: float) -> None:
+    def pay(self, entry: LeaseExposure, amount: Micros, now: float, memo: str = "") -> None:
         """Pay the lease's site out of what is set aside for the lease."""
-        _moved(self.ledger.settle(now, "", entry.lease.id, entry.lease.site, amount))
+        lease = entry.lease
+        _moved(self.ledger.settle(now, "", lease.id, lease.site, amount, memo=memo))
 
     def fund_missing(self, amount: Micros, now: float) -> None:
         """Without a budget, have the owner grant what an amount exceeds the free money by."""
@@ -413,6 +419,16 @@ class LeaseCharges:
         )
         return self._settle(entry, max(start, end), now)
 
+    def carry(self, entry: LeaseExposure, bytes_in: int, bytes_out: int, now: float) -> None:
+        """Count what an attempt brought and sent back, and set its price aside at once."""
+        lease = entry.lease
+        entry.lease = replace(
+            lease, bytes_in=lease.bytes_in + bytes_in, bytes_out=lease.bytes_out + bytes_out
+        )
+        # A lease that is paid already has nothing set aside, and takes nothing any more.
+        if lease.id in self._holds.open or lease.id in self._holds.unsettled:
+            self._hold_up_to(entry, entry.worst(entry.worst_end(now)), now)
+
     def _await_report(self, entry: LeaseExposure, now: float) -> None:
         """Hold the most that a lease may cost, as far as the money allows."""
         holds = self._holds
@@ -441,10 +457,14 @@ class LeaseCharges:
         # The money ends before the lease: the lease ends on paper when it was used up, so that the
         # bill never exceeds what was paid.
         if paid < owed and lease.unit_price:
-            seconds = lease.processor_seconds_for(paid + lease.credit)
+            seconds = lease.processor_seconds_for(paid - lease.data + lease.credit)
             end = lease.start + seconds / lease.processors
-        if paid > 0:
-            holds.pay(entry, paid, now)
+        # Movements of their own, so that the ledger says what time and what data came to.
+        for_data = min(lease.data, paid)
+        if paid > for_data:
+            holds.pay(entry, paid - for_data, now)
+        if for_data > 0:
+            holds.pay(entry, for_data, now, lease.carried)
         if held > paid:
             holds.release(entry, held - paid, now)
         # Without a budget the owner funds holds as needed; what is left at the end goes back, so

@@ -8,6 +8,7 @@ from typing import Literal
 
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.money import check_currency
+from bursar.model.results import ResultColumn
 from bursar.model.task import File, Task
 
 # Tasks and the order their data imposes.
@@ -191,6 +192,63 @@ def _cycle(tasks: Sequence[Task], parents: Sequence[tuple[int, ...]]) -> str:
     return " -> ".join(tasks[k].id for k in reversed(loop))
 
 
+# Which tasks cannot run any more when others have ended without success.
+
+
+def spare_parents(parents: int, needs: float | None) -> int:
+    """
+    Return how many of a task's parents may end without success for the task to run all the same.
+
+    Parameters
+    ----------
+    parents
+        How many the task has.
+    needs
+        Share that must succeed, see :class:`bursar.model.task.Task`.
+    """
+    if needs is None or not parents:
+        return 0
+    # Less a rounding: 7 % of 100 are 7 tasks, and 7.000000000000001 as a float.
+    return parents - max(1, math.ceil(needs * parents - 1e-9))
+
+
+class UnreachableTasks:
+    """
+    Follows which tasks of a workflow cannot run, as tasks before them ended without success.
+
+    It is what :class:`bursar.engine.instance_tasks.InstanceTasks` does with tasks in columns.
+    """
+
+    def __init__(self, workflow: Workflow) -> None:
+        self._children = workflow.children
+        self._spare = {
+            number: spare_parents(len(parents), task.needs)
+            for number, (task, parents) in enumerate(
+                zip(workflow.tasks, workflow.parents, strict=True)
+            )
+            if task.needs is not None
+        }
+        self._gone: set[int] = set()
+
+    def end(self, task: int) -> list[int]:
+        """Return the tasks that cannot run any more as a task ended without success; once each."""
+        if task in self._gone:
+            return []
+        self._gone.add(task)
+        stack, found = [task], []
+        while stack:
+            for child in self._children[stack.pop()]:
+                spare = self._spare.get(child, 0)
+                if spare:
+                    self._spare[child] = spare - 1
+                # Counted once, though several of its ancestors may have failed.
+                elif child not in self._gone:
+                    self._gone.add(child)
+                    found.append(child)
+                    stack.append(child)
+        return found
+
+
 # Goals of campaigns: deadline, budget and the trade-off between them.
 
 BudgetAction = Literal["warn", "drain", "stop"]
@@ -360,6 +418,12 @@ class Campaign:
     code
         Names of files below ``root`` that the tasks' programs are made of: a result of an earlier
         run is reused only while these are as they were. They are not put into working directories.
+    project
+        Project by whose weight its runs share this machine with others; None: none.
+    results
+        Columns of the table of results of its runs.
+    remarks
+        What its reader warns of, each in one line that names the place.
     """
 
     name: str
@@ -373,3 +437,6 @@ class Campaign:
     account: str | None = None
     book: Path | None = None
     code: tuple[str, ...] = ()
+    project: str | None = None
+    results: tuple[ResultColumn, ...] = ()
+    remarks: tuple[str, ...] = ()

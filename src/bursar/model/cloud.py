@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bursar.model.money import DataPrices
 from bursar.model.provisioning import ENDING, PATIENCE
 
 PriceSource = Literal["provider", "table", "user"]
@@ -234,6 +235,8 @@ class CloudEndpoint:
         Value of the tag by which machines of ours are found; empty: user and host.
     prices
         Sources of prices in the order in which they are asked.
+    data_prices
+        Prices of what tasks bring to machines and send back; None: that costs nothing.
     """
 
     provider: str
@@ -254,6 +257,7 @@ class CloudEndpoint:
     grace: float = GRACE
     owner: str = ""
     prices: tuple[PriceSource, ...] = ("provider", "table", "user")
+    data_prices: DataPrices | None = None
 
     def starts_in(self, machine: MachineType) -> float:
         """Return the expected seconds until a machine's workers take tasks: learned, or stated."""

@@ -85,6 +85,33 @@ def rental_charge(processor_seconds: float, unit_price: float, fixed_price: floa
     return use + to_micros(fixed_price) if fixed_price else use
 
 
+GIGABYTE = 1_000_000_000
+
+
+class DataPrices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    Prices of data that go into a site and come out of it, as the sites file states them.
+
+    Parameters
+    ----------
+    into, out
+        Currency units per GB (10^9 bytes). Not negative.
+    date
+        Date of the figures, ``YYYY-MM-DD``; empty: not stated.
+    """
+
+    into: float = 0.0
+    out: float = 0.0
+    date: str = ""
+
+    def charge(self, bytes_in: int, bytes_out: int) -> Micros:
+        """Return the price of so many bytes, rounded up once."""
+        return to_micros((bytes_in * self.into + bytes_out * self.out) / GIGABYTE)
+
+    def __str__(self) -> str:
+        return "the sites file" + (f" of {self.date}" if self.date else "")
+
+
 def from_micros(amount: Micros) -> float:
     """Convert micro-units to currency units, for display and comparison."""
     return amount / MICROS

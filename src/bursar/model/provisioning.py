@@ -236,6 +236,9 @@ class SshHosts:
         machine.
     shared
         Whether other runs of the user may use the same processors at the same time.
+    shared_folder
+        Whether the hosts see the run's folder; None: each host is asked. Files are carried to and
+        from a host that does not.
     """
 
     hosts: tuple[SshHost, ...]
@@ -246,3 +249,4 @@ class SshHosts:
     reach: str | None = None
     reverse: bool = False
     shared: bool = True
+    shared_folder: bool | None = None

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from bursar.model.cloud import CloudEndpoint
 from bursar.model.matching import Fact
-from bursar.model.money import ExchangeRate, Pricing, check_currency
+from bursar.model.money import DataPrices, ExchangeRate, Pricing, check_currency
 from bursar.model.network import Link
 from bursar.model.provisioning import ENDING, PATIENCE, AcquisitionPolicy, BatchScheduler, SshHosts
 from bursar.model.slot import Slot
@@ -332,6 +332,11 @@ class SiteFacts:
         for slot in self.slots or ():
             if slot.site != self.name:
                 raise ValueError(f'a slot of "{slot.site}" is not one of "{self.name}"')
+
+    @property
+    def data_prices(self) -> DataPrices | None:
+        """Prices of what tasks bring there and send back; None: that costs nothing."""
+        return None if self.cloud is None else self.cloud.data_prices
 
     @property
     def is_shared(self) -> bool:

@@ -110,6 +110,13 @@ class Substitute(msgspec.Struct, frozen=True, tag="substitute"):
     values: dict[str, str]
 
 
+class Write(msgspec.Struct, frozen=True, tag="write"):
+    """Writes a text into a file of the working directory."""
+
+    path: str
+    text: str
+
+
 class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     """
     Calls a pickled Python function and returns its result.
@@ -131,7 +138,17 @@ class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
 
 
 Step = (
-    Exec | Shell | Copy | Redirect | StandardInput | Inherit | Secret | OnError | Substitute | Call
+    Exec
+    | Shell
+    | Copy
+    | Redirect
+    | StandardInput
+    | Inherit
+    | Secret
+    | OnError
+    | Substitute
+    | Write
+    | Call
 )
 
 
@@ -213,6 +230,9 @@ class Task:
         logical names, by name.
     retries
         How often it is tried again after a failure; None for the campaign's default.
+    needs
+        Share of its parents that must have succeeded before it starts, which is when all of them
+        have ended, 0 to 1; at least one of them whatever the share. None: all.
     parameters
         The point of the sweep it stands for, or empty.
 
@@ -238,6 +258,7 @@ class Task:
     data: tuple[str, ...] = ()
     registers: Mapping[str, str] = field(default_factory=dict)
     retries: int | None = None
+    needs: float | None = None
     parameters: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -255,6 +276,8 @@ class Task:
             raise ValueError(f"resources must be at least 1 each, got {dict(self.resources)}")
         if self.retries is not None and self.retries < 0:
             raise ValueError(f"retries must not be negative, got {self.retries}")
+        if self.needs is not None and not (0 <= self.needs <= 1):
+            raise ValueError(f"needs must be a share between 0 and 1, got {self.needs}")
 
     def without_steps(self) -> "Task":
         """Return the task without what it does, as far as plans and bills look at it."""
@@ -313,6 +336,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     sealed
         Of a sealed task: an envelope with its exit code, streams, reason and value, which are
         not told otherwise.
+    bytes_in, bytes_out
+        Bytes that the attempt brought to its machine, and that go back from there; counted only
+        where data have a price.
     """
 
     task: int
@@ -331,3 +357,5 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     reason: str = ""
     value: bytes = b""
     sealed: bytes = b""
+    bytes_in: int = 0
+    bytes_out: int = 0

@@ -3,25 +3,29 @@ The program that a site of kind ``"ssh"`` runs at its hosts: a look at the host,
 
 A pilot lives as long as the program's standard input is open, which is as long as the ssh
 connection lives and the run's process at its other end: nothing is left at the host, and no file is
-written, as the credential comes through standard input.
+written, as the credential comes through standard input. Where the host does not see the run's
+folder, :mod:`bursar.sites.ssh_carrier` takes the pilot's place.
 
-    python -m bursar.provisioning.host_pilot inspect MARK PROCESSORS FOLDER
+    python -m bursar.provisioning.host_pilot inspect MARK PROCESSORS TOKEN
     python -m bursar.provisioning.host_pilot hold PROCESSORS < credential, one line
 """
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import select
 import signal
 import stat
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import msgspec
 
 from bursar.dispatch.credential import decode_credential
+from bursar.dispatch.folders import remove_tree
 from bursar.dispatch.linux_processes import (
     PILOT,
     adopt_orphans,
@@ -63,7 +67,7 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     memory, available
         Bytes of the host or of the control group, and bytes that are free; None: unknown.
     sees_folder
-        Whether the run's folder is there.
+        Whether the run's folder is seen there, and may be written to.
     """
 
     version: str
@@ -86,7 +90,12 @@ def processor_limit(group: Path = GROUP, groups: Path = GROUPS) -> int:
     return max(1, int(found))
 
 
-def inspect_host(mark: str, processors: int, folder: str) -> HostReport:
+def scratch_prefix(mark: str) -> str:
+    """Return how the names of a run's scratch folders at a host begin."""
+    return f"bursar-carried-{os.getuid()}-{hashlib.sha256(mark.encode()).hexdigest()[:16]}-"
+
+
+def inspect_host(mark: str, processors: int, token: str) -> HostReport:
     """
     Report what this host has, after ending what an earlier process of a run left here.
 
@@ -96,11 +105,13 @@ def inspect_host(mark: str, processors: int, folder: str) -> HostReport:
         Mark in the environment of the run's processes; empty: nothing is ended.
     processors
         Number of processors to be used here; 0: all.
-    folder
-        Folder of the run; empty: there is none.
+    token
+        File in the run's folder with a name that no other folder has; empty: there is none.
     """
     if mark:
         kill_leftovers(mark, variable=PILOT)
+        for left in Path(tempfile.gettempdir()).glob(f"{scratch_prefix(mark)}*"):
+            remove_tree(str(left))
     most = processors or processor_limit()
     return HostReport(
         version=VERSION,
@@ -108,7 +119,7 @@ def inspect_host(mark: str, processors: int, folder: str) -> HostReport:
         free=ProcessorClaim().count_free(most),
         memory=memory_limit()[0],
         available=available_memory(),
-        sees_folder=not folder or os.path.isdir(folder),
+        sees_folder=not token or os.access(token, os.R_OK | os.W_OK),
     )
 
 
@@ -298,13 +309,13 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     try:
         match sys.argv[1:]:
-            case ["inspect", mark, processors, folder]:
-                report = inspect_host(mark, int(processors), folder)
+            case ["inspect", mark, processors, token]:
+                report = inspect_host(mark, int(processors), token)
                 sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
                 return 0
             case ["hold", total]:
                 return hold(int(total))
-        raise InputError("expected inspect MARK PROCESSORS FOLDER, or hold PROCESSORS")
+        raise InputError("expected inspect MARK PROCESSORS TOKEN, or hold PROCESSORS")
     except (InputError, ValueError) as error:
         print(f"pilot: {error}", file=sys.stderr)
         return 2

@@ -84,6 +84,10 @@ def specs_of(campaign: Campaign) -> Iterator[TaskSpec]:
             raise InputError(
                 f'task "{task.id}" asks for matching or for a replica catalogue', hint=_HINT
             )
+        if task.needs is not None:
+            raise InputError(
+                f'task "{task.id}" has "needs", which services do not know', hint=_HINT
+            )
         after = sorted(position[parent] for parent in campaign.workflow.parents[index])
         position[index] = len(position)
         yield _spec_of(task, campaign.retry, tuple(after))

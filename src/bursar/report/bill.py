@@ -13,10 +13,11 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from bursar.dispatch.journal_records import AttemptRecord
+from bursar.formats.units import rounded_size
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.market.purchasing import DisputeRecord
-from bursar.model.money import MICROS, ExchangeRate, Micros, format_amount, from_micros
+from bursar.model.money import MICROS, DataPrices, ExchangeRate, Micros, format_amount, from_micros
 from bursar.model.task import Status, Task
 from bursar.provisioning.accounting import PilotUsage, agree
 from bursar.report.tables import plain, table_of
@@ -36,8 +37,11 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     tasks, remainder
         Amounts charged to the lease's tasks and left over: micro-units.
+    data
+        Amount for the data that tasks brought and sent back, micro-units; unset where there was
+        none.
     total
-        Sum of both, which the ledger paid for the lease.
+        Sum of these, which the ledger paid for the lease.
     settled_by
         Whose word the seconds are: ``"record"``, the site's own record; ``"bound"``, the most
         that may have been held, where the site had no record any more; None, the run's clock.
@@ -63,6 +67,7 @@ class LeaseItem(msgspec.Struct, frozen=True, kw_only=True):
     settled_by: str | None = None
     recorded: float | None = field(name="recorded_cpu_s", default=None)
     agrees: bool | None = None
+    data: Micros | UnsetType = field(name="data_micros", default=UNSET)
     credit: Micros | UnsetType = field(name="credit_micros", default=UNSET)
     lent: float | UnsetType = field(name="lent_cpu_s", default=UNSET)
     unit_price: float | UnsetType = UNSET
@@ -155,6 +160,37 @@ class MachineItem(msgspec.Struct, frozen=True, kw_only=True):
         return f"{hours} at {self.hourly:.6g} an hour ({self.price})"
 
 
+class DataItem(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Data that the tasks at one site brought there and sent back, where that has a price.
+
+    Parameters
+    ----------
+    bytes_in, bytes_out
+        Bytes brought, and sent back.
+    amount
+        Micro-units paid for them.
+    prices
+        Prices with their date.
+    """
+
+    site: str
+    bytes_in: int
+    bytes_out: int
+    amount: Micros = field(name="amount_micros")
+    prices: DataPrices
+
+    def __str__(self) -> str:
+        return data_words(self.bytes_in, self.bytes_out, self.prices)
+
+
+def data_words(bytes_in: int, bytes_out: int, prices: DataPrices) -> str:
+    """Write data and their prices for people."""
+    rates = [(prices.into, "in"), (prices.out, "out")]
+    at = " and ".join(f"{price:.6g} per GB {way}" for price, way in rates if price)
+    return f"data: {rounded_size(bytes_in)} in, {rounded_size(bytes_out)} out, at {at} ({prices})"
+
+
 class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     """
     One task on the bill.
@@ -200,6 +236,8 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
         Bills of sites that their own signed usage records, or our count, do not bear out.
     machines
         Machines that were bought of clouds.
+    data
+        Data that were brought and sent back, by site.
     """
 
     run: str
@@ -214,6 +252,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     unsettled: list[str] = []
     disputes: list[DisputeRecord] = []
     machines: list[MachineItem] = []
+    data: list[DataItem] = []
 
     @property
     def by_site(self) -> dict[str, Micros]:
@@ -226,7 +265,8 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """Return the bill as JSON, with amounts in whole micro-units and in currency units."""
         # Only where there are some: most bills have none.
-        disputes = {"disputes": msgspec.to_builtins(self.disputes)} if self.disputes else {}
+        some = {"disputes": self.disputes, "machines": self.machines, "data": self.data}
+        more = {name: msgspec.to_builtins(items) for name, items in some.items() if items}
         return {
             "run": self.run,
             "currency": self.currency,
@@ -236,11 +276,10 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
             "held_micros": self.held,
             "unpriced_sites": self.unpriced,
             "unsettled": self.unsettled,
-            **disputes,
             "sites": msgspec.to_builtins(self.figures),
             "leases": msgspec.to_builtins(self.leases),
             "tasks": msgspec.to_builtins(self.tasks),
-        } | ({"machines": msgspec.to_builtins(self.machines)} if self.machines else {})
+        } | more
 
 
 def make_bill(
@@ -278,6 +317,7 @@ def make_bill(
     closed = {lease.id: lease for lease in leases if lease.end is not None}
     borne = dict.fromkeys(closed, 0)
     used = dict.fromkeys(closed, 0.0)
+    for_data = _paid_for_data(ledger, closed)
     by_task: dict[int, list[tuple[AttemptRecord, Micros]]] = {}
     for record in records:
         outcome = record.outcome
@@ -288,7 +328,8 @@ def make_bill(
             used[lease.id] += tasks[outcome.task].processors * seconds
             # Rounded over all so far, so that many short tasks are not all rounded to nothing.
             # Nor more than was paid: the site's record may be shorter than our clock's.
-            so_far = min(lease.share(used[lease.id]), paid.get(lease.id, 0))
+            time = paid.get(lease.id, 0) - for_data.get(lease.id, 0)
+            so_far = min(lease.share(used[lease.id]), time)
             share = so_far - borne[lease.id]
             borne[lease.id] = so_far
         by_task.setdefault(outcome.task, []).append((record, share))
@@ -299,7 +340,8 @@ def make_bill(
             processors=lease.processors,
             seconds=(lease.end or lease.start) - lease.start,
             tasks=borne[lease.id],
-            remainder=paid.get(lease.id, 0) - borne[lease.id],
+            remainder=paid.get(lease.id, 0) - borne[lease.id] - for_data.get(lease.id, 0),
+            data=for_data.get(lease.id, UNSET),
             total=paid.get(lease.id, 0),
             settled_by=lease.settled_by or None,
             credit=lease.credit or UNSET,
@@ -336,7 +378,40 @@ def make_bill(
             for pilot, usage in recorded.items()
             if usage.machine
         ],
+        data=_data_items(closed.values(), for_data),
     )
+
+
+def _paid_for_data(ledger: Ledger, leases: Mapping[str, Lease]) -> dict[str, Micros]:
+    """Return what the ledger paid for the data of each lease; leases without any are left out."""
+    found: dict[str, Micros] = {}
+    for row in ledger.rows:
+        lease = leases.get(row.agreement) if row.kind == "settle" else None
+        # Movements for time have no words.
+        if lease is not None and lease.data_prices is not None and row.memo:
+            found[lease.id] = found.get(lease.id, 0) + row.amount
+    return found
+
+
+def _data_items(leases: Iterable[Lease], paid: Mapping[str, Micros]) -> list[DataItem]:
+    by_site: dict[str, list[Lease]] = {}
+    for lease in leases:
+        if lease.data_prices is not None and (lease.bytes_in or lease.bytes_out):
+            by_site.setdefault(lease.site, []).append(lease)
+    items = []
+    for site, there in by_site.items():
+        prices = there[-1].data_prices
+        assert prices is not None
+        items.append(
+            DataItem(
+                site=site,
+                bytes_in=sum(lease.bytes_in for lease in there),
+                bytes_out=sum(lease.bytes_out for lease in there),
+                amount=sum(paid.get(lease.id, 0) for lease in there),
+                prices=prices,
+            )
+        )
+    return items
 
 
 def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = None) -> None:
@@ -349,14 +424,17 @@ def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = N
     def amount(micros: Micros) -> str:
         return format_amount(micros, currency)
 
-    titles = ("lease", "site", "processors", "held", "tasks", "idle and fixed", "total")
+    carried = ("data",) if bill.data else ()
+    titles = ("lease", "site", "processors", "held", "tasks", "idle and fixed", *carried, "total")
     leases = [
         (
             item.lease,
             item.site,
             str(item.processors),
             f"{item.seconds:.1f} s" + (f", {item.lent:.1f} s lent" if item.lent else ""),
-            *(amount(each) for each in (item.tasks, item.remainder, item.total)),
+            *(amount(each) for each in (item.tasks, item.remainder)),
+            *(amount(item.data or 0) for _ in carried),
+            amount(item.total),
         )
         for item in bill.leases
     ]
@@ -384,6 +462,8 @@ def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = N
         console.print(f"{one.site}: {amount(one.amount)}; {one}", soft_wrap=True)
     for machine in bill.machines:
         console.print(f"{machine.site}: {machine}", soft_wrap=True)
+    for data in bill.data:
+        console.print(f"{data.site}: {data}: {amount(data.amount)}", soft_wrap=True)
     for item in bill.leases:
         if item.settled_by == "bound":
             console.print(

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -311,6 +312,25 @@ class ProgressSnapshot:
         """Tasks at their end."""
         return self.succeeded + self.failed + self.skipped
 
+    def _repr_html_(self) -> str:
+        """Return a bar with counts, money and times; notebooks show a snapshot so."""
+        counts = f"{self.succeeded} done, {self.running} running, {self.waiting} waiting"
+        for number, word in ((self.failed, "failed"), (self.skipped, "skipped")):
+            counts += f", {number} {word}" if number else ""
+        return (
+            f"<div><b>{escape(self.campaign)}</b> "
+            f'<progress max="{max(self.total, 1)}" value="{self.ended}"></progress> '
+            f"{self.ended}/{self.total}<br>{escape(counts)}<br>"
+            f"{escape(spending(self))}; {escape(times(self))}</div>"
+        )
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    # Not imported: a kernel has loaded it, and elsewhere it need not be installed.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
 
 class RunProgress:
     """
@@ -333,9 +353,14 @@ class RunProgress:
         self._display = LiveDisplay(FIRST_LINE, begin, console=console, enabled=enabled)
         self._rate = 0.0
         self._last: tuple[float, int] | None = None
+        self._notebook: Any = None
 
     def __enter__(self) -> "RunProgress":
         self._display.__enter__()
+        if self.enabled and in_notebook():
+            from IPython.display import display  # late: a kernel has it, others need not
+
+            self._notebook = display(display_id=True)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -350,6 +375,9 @@ class RunProgress:
         """Show the latest state."""
         if self.enabled:
             self._measure(snapshot)
+            if self._notebook is not None:
+                self._notebook.update(snapshot)
+                return
             panel, text = partial(self._panel, snapshot), partial(self._text, snapshot)
             self._display.show(panel, text, time.monotonic())
 

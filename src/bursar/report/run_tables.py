@@ -147,6 +147,29 @@ def print_tasks(rows: Sequence[Mapping[str, Any]], count: int) -> None:
         console.print(f"{len(rows)} of {count} tasks", highlight=False)
 
 
+def print_result_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """
+    Print parameters and results of tasks; numbers stand on the right.
+
+    Parameters
+    ----------
+    columns
+        Titles.
+    rows
+        Values in the order of the titles; None where there is none.
+    """
+    from rich.console import Console
+
+    shown = [["" if value is None else plain(str(value)) for value in row] for row in rows]
+    table = table_of(*columns, rows=shown)
+    for column, values in zip(table.columns, zip(*rows, strict=True), strict=False):
+        if all(isinstance(value, int | float | None) for value in values):
+            column.justify = "right"
+    console = Console()
+    console.print(table, highlight=False)
+    console.print(f"{len(rows)} {'task' if len(rows) == 1 else 'tasks'}", highlight=False)
+
+
 def _tasks(summary: Mapping[str, Any]) -> str:
     parts = [f"{summary['succeeded']} of {summary['tasks']} succeeded"]
     for key, word in (("failed", "failed"), ("skipped", "skipped"), ("not_run", "not run")):

@@ -343,7 +343,8 @@ class AllocationProvisioner:
             keeper.life.allocation = self._route(one.allocation)
         if self._market is not None and one.allocation.start is None:
             await self._agree(one)
-        allocation = keeper.life.allocation = as_sold(self._sites, one.allocation)
+        allocation = as_sold(self._sites, one.allocation, self._guard.money_left)
+        keeper.life.allocation = allocation
         site = self._sites[allocation.site]
         if self._settlements.sets_aside(allocation.site):
             await self._set_aside(allocation)
@@ -518,7 +519,7 @@ class AllocationProvisioner:
         self._keep_off(a)  # before a worker is there
         if a.start is None:
             self._open(a, now)
-        elif a.paid_from != a.start:
+        elif a.paid_from != a.start and a.name not in self._inherited:
             # Nothing is paid for the time that the site let it wait.
             self._write(self._guard.charges.close(a.name, math.nextafter(a.start, -math.inf)))
             self._open(a, now)
@@ -529,8 +530,7 @@ class AllocationProvisioner:
     async def _end(self, ending: Sequence[_RunAllocation]) -> None:
         for one in ending:
             one.keeper.finish()
-        tasks = [one.task for one in ending if one.task is not None]
-        if tasks:
+        if tasks := [one.task for one in ending if one.task is not None]:
             await asyncio.wait(tasks)
 
     # Its lease.
@@ -552,9 +552,9 @@ class AllocationProvisioner:
             until=start + allocation.duration,
             asked=asked,
             unwatched=self._settlements.unwatched(allocation.site),
+            data_prices=self._sites[allocation.site].facts.data_prices,
         )
-        refusal = self._guard.open(lease, self._dispatcher.now())
-        if refusal is not None:
+        if (refusal := self._guard.open(lease, self._dispatcher.now())) is not None:
             raise BudgetStop(f"{allocation.site}: {refusal.reason}")
         self._write(lease)
 

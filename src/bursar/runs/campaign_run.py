@@ -18,6 +18,7 @@ from bursar.dispatch.folders import remove_unfinished
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.run_tasks import RetriedFailures
+from bursar.formats.projects_toml import project_weight
 from bursar.market.account_records import paid_to
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
@@ -374,6 +375,7 @@ def open_owners_book(info: RunManifest, folder: RunFolder) -> OwnersBook | None:
         identity=f"{folder.identity} {info.created!r}",
         customer=user_name() if info.payer is None else info.payer.account,
         insist=info.oversubscribe,
+        project=(info.project, project_weight(info.project)),
     )
     # Where the user's own folder cannot be written, runs go on as if each were alone.
     return owners if is_named() or owners.is_usable else None

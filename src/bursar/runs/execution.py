@@ -39,6 +39,7 @@ from bursar.runs.processor_sharing import ProcessorSharing
 from bursar.runs.settlement import LeaseSettlements, LeaseTerms
 from bursar.runs.supply import UNSENT, RunContext, StopCause, TaskBindings
 from bursar.runs.surviving_workers import SurvivingWorkers, WorkerContact, cut_off
+from bursar.sites.cloud.data_charges import known_data, priced_data, with_data
 from bursar.supervisor import TaskSupervisor, heard_by_waiter
 
 FORSAKEN = 2.0
@@ -142,6 +143,9 @@ class RunExecution:
             self.guard = BudgetGuard(
                 budget_amount(self.goal.budget),
                 limit_of=lambda task: self._tasks[task].wall_limit,
+                data_of=lambda task: known_data(
+                    self._tasks[task], (self._folder.files, self._work.root)
+                ),
                 on_budget=dict(self.goal.on_budget),
                 currency=self._currency,
                 rows=journal.transfers,
@@ -422,6 +426,7 @@ class RunExecution:
         inherited = () if survivors is None else survivors.leases
         going_on = {*self._bookings, *inherited}
         left = [lease for lease in leases.values() if lease.id not in going_on]
+        left = with_data(left, past.records)
         await self.settlements.settle_killed(left, past.last_seen, missed)
         self.dispatcher.store.post(self.guard.transfers())
         named = {*leases, *self._bookings, *missed}
@@ -476,6 +481,7 @@ class RunExecution:
             outlives=0.0 if contact is None else contact.outlives,
             retry_failed=self._retry_failed,
             last_seen=past.last_seen,
+            priced_data=priced_data(environment.sites),
         )
         return options if self._survivors is None else self._survivors.expected(options, past)
 

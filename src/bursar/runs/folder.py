@@ -132,6 +132,8 @@ class RunManifest(msgspec.Struct, kw_only=True):
         Path of the campaign file; empty: the campaign came from no file.
     reused_from, reused
         Name of the earlier run of which results were taken, and how many; empty and 0: none.
+    project
+        Project by whose weight it shares this machine with other runs; empty: none.
     """
 
     format: int
@@ -150,6 +152,7 @@ class RunManifest(msgspec.Struct, kw_only=True):
     source: str = ""
     reused_from: str = ""
     reused: int = 0
+    project: str = ""
     finished: float | None = None
 
     @property
@@ -223,6 +226,7 @@ class RunFolder:
         payer: Payer | None = None,
         oversubscribe: bool = False,
         reused: tuple[str, int] = ("", 0),
+        project: str = "",
     ) -> "Iterator[RunFolder]":
         """
         Make the folder of a new run under ``base``, as a context for filling the folder.
@@ -278,6 +282,7 @@ class RunFolder:
                     source=source_of(campaign),
                     reused_from=reused[0],
                     reused=reused[1],
+                    project=project,
                 )
             )
         except BaseException:

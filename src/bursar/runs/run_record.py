@@ -24,7 +24,7 @@ from bursar.dispatch.journal_records import REUSED, AttemptRecord, JournalState,
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.market.purchasing import DISPUTE, DisputeRecord
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, UnreachableTasks
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.plan import Plan
@@ -185,16 +185,9 @@ class RunRecord:
 
     def _skipped_by(self, ends: Iterable[AttemptRecord]) -> frozenset[int]:
         """Return the tasks that cannot run when the final attempts are these."""
-        children = self.campaign.workflow.children
-        stack = [r.outcome.task for r in ends if r.outcome.status is not Status.SUCCEEDED]
-        found: set[int] = set()
-        while stack:
-            for child in children[stack.pop()]:
-                # Counted once, though several of its ancestors may have failed.
-                if child not in found:
-                    found.add(child)
-                    stack.append(child)
-        return frozenset(found)
+        unreachable = UnreachableTasks(self.campaign.workflow)
+        bad = [r.outcome.task for r in ends if r.outcome.status is not Status.SUCCEEDED]
+        return frozenset(child for task in bad for child in unreachable.end(task))
 
     @cached_property
     def failures(self) -> list[FailureGroup]:

@@ -147,7 +147,8 @@ def define(
         task = tasks[number]
         above = [found[parent] for parent in workflow.parents[number]]
         parents = [fingerprint for fingerprint in above if fingerprint is not None]
-        if number in files.excluded or len(parents) < len(above):
+        # What was gathered without some inputs must not pass for what all of them give.
+        if number in files.excluded or len(parents) < len(above) or task.needs is not None:
             continue
         command = _ENCODE((task.steps, dict(task.environment)))
         numbered = _NUMBER in command or code_is_numbered

@@ -90,6 +90,8 @@ class OwnersBook:
         Name by which owners know the run's user.
     insist
         Whether the run never waits for processors that other runs hold.
+    project
+        Project of the run and the project's weight; an empty name: none.
     """
 
     def __init__(
@@ -100,8 +102,10 @@ class OwnersBook:
         identity: str = "",
         customer: str = "buyer",
         insist: bool = False,
+        project: tuple[str, float] = ("", 1.0),
     ) -> None:
         self.customer = customer
+        self._project = project
         self._path = path
         self._run = run
         self._identity = identity
@@ -360,9 +364,7 @@ class OwnersBook:
         key = _key(site)
         if key not in self._shares:
             machine = len(os.sched_getaffinity(0))
-            self._shares[key] = ShareHolder(
-                holder=self._id, site=key, most=site.processors, machine=machine
-            )
+            self._shares[key] = ShareHolder(self._id, key, site.processors, machine, *self._project)
         return self._shares[key]
 
     def _within_share(

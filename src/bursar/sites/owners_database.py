@@ -109,7 +109,8 @@ def open_owners(path: Path) -> LockWaitingConnection:
                 LAYOUT.make(db)
             # Apart from the format: a file of an earlier version has no such tables, and that
             # version needs none.
-            for table in (processor_shares.TABLE, *shared_leases.TABLES):
+            processor_shares.make_table(db)
+            for table in shared_leases.TABLES:
                 db.execute(table)
         LAYOUT.check(db, path)
     except BaseException:

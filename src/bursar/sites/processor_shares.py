@@ -10,7 +10,9 @@ transaction, so that no processor is ever used by two runs.
 
 The division is that of start-time fair queuing, as among a service's users
 (:mod:`bursar.engine.fair_turns`): who has had less comes first, a run that comes late starts level
-with the others, and processors that nobody else wanted are no debt.
+with the others, and processors that nobody else wanted are no debt. Runs may be of projects, which
+have processors in proportion to their weights, however many runs each has, as the groups of a
+service do; a run of no project is a project of its own, of weight 1.
 """
 
 import heapq
@@ -61,8 +63,11 @@ class ShareRequest:
     wanted, narrowest, widest
         See :class:`ShareDemand`.
     received
-        Processor-seconds that the run has had, on the scale of all runs: one that came later, or
-        that wanted nothing for a while, began level with the others.
+        Processor-seconds that the run has had, over its weight (see :func:`run_weights`), on the
+        scale of all runs: one that came later, or that wanted nothing for a while, began level with
+        the others.
+    project, weight
+        Project of the run, and the project's weight as this run knows it, above 0; empty: none.
     """
 
     holder: str
@@ -73,6 +78,23 @@ class ShareRequest:
     narrowest: int = 0
     widest: int = 0
     received: float = 0.0
+    project: str = ""
+    weight: float = 1.0
+
+
+def run_weights(requests: Sequence[ShareRequest]) -> list[float]:
+    """
+    Return the weight of each run: its project's, divided among the project's eager runs.
+
+    Where runs of a project know different weights, that of the run that came last counts.
+    """
+    latest: dict[str, tuple[int, float]] = {}
+    eager: dict[str, int] = {}
+    for r in requests:
+        if r.project:
+            latest[r.project] = max(latest.get(r.project, (-1, 1.0)), (r.number, r.weight))
+            eager[r.project] = eager.get(r.project, 0) + (r.wanted > 0)
+    return [latest[r.project][1] / max(1, eager[r.project]) if r.project else 1.0 for r in requests]
 
 
 def divide_processors(
@@ -81,9 +103,10 @@ def divide_processors(
     """
     Divide a machine's processors among runs.
 
-    Processors are given one by one to the run that has least (progressive filling), until each
-    has what it wants. A run that has received more than another by :data:`QUANTUM` seconds of the
-    machine counts as if it had a processor for each such step. A task that is wider than its run's
+    Processors are given one by one to the run that has least for its weight (progressive filling),
+    until each has what it wants. A run that has received more than another by :data:`QUANTUM`
+    seconds of the machine, each for its weight, counts as if it had a processor for each such step.
+    A task that is wider than its run's
     share makes the run the first to be served, once the run is not ahead of any other. A share in
     which no ready task fits goes to others. What nobody wants is given out in the same way, so
     that a run alone has the whole machine.
@@ -112,8 +135,10 @@ def divide_processors(
     step = QUANTUM * max(1, processors)
     debts = [int(max(0.0, r.received - least) / step) for r in requests]
 
+    weights = run_weights(requests)
+
     def fill(first: int | None, out: Collection[int]) -> list[int]:
-        return _filled(processors, requests, room, debts, first, out)
+        return _filled(processors, requests, room, debts, weights, first, out)
 
     given = fill(None, ())
     order = sorted(range(len(requests)), key=lambda i: requests[i].number)
@@ -140,6 +165,7 @@ def _filled(
     requests: Sequence[ShareRequest],
     sites: Mapping[str, int],
     debts: Sequence[int],
+    weights: Sequence[float],
     first: int | None,
     out: Collection[int],
 ) -> list[int]:
@@ -151,10 +177,13 @@ def _filled(
         room[requests[first].site] -= given[first]
     wishes = ([0 if i in out else r.wanted for i, r in enumerate(requests)], None)
     for wanted in wishes:
-        heap = [(given[i] + debt, debt, requests[i].number, i) for i, debt in enumerate(debts)]
+        heap = [
+            (given[i] / weights[i] + debt, debt, requests[i].number, i)
+            for i, debt in enumerate(debts)
+        ]
         heapq.heapify(heap)
         while left > 0 and heap:
-            level, debt, number, i = heap[0]
+            _, debt, number, i = heap[0]
             request = requests[i]
             most = request.limit if wanted is None else min(wanted[i], request.limit)
             if given[i] >= most or not room[request.site]:
@@ -163,7 +192,7 @@ def _filled(
             given[i] += 1
             left -= 1
             room[request.site] -= 1
-            heapq.heapreplace(heap, (level + 1, debt, number, i))
+            heapq.heapreplace(heap, (given[i] / weights[i] + debt, debt, number, i))
     return given
 
 
@@ -178,8 +207,20 @@ TABLE = """CREATE TABLE IF NOT EXISTS demands (
     narrowest INTEGER NOT NULL, widest INTEGER NOT NULL, received REAL NOT NULL,
     UNIQUE (site, holder))"""
 
+PROJECT_COLUMNS = ("project TEXT NOT NULL DEFAULT ''", "weight REAL NOT NULL DEFAULT 1.0")
+"""Columns that a table of an earlier version lacks; that version goes on without them."""
 
-@dataclass(slots=True, kw_only=True)
+
+def make_table(db: LockWaitingConnection) -> None:
+    """Make the table, or give one of an earlier version what it lacks."""
+    db.execute(TABLE)
+    there = {row[1] for row in db.execute("PRAGMA table_info(demands)")}
+    for column in PROJECT_COLUMNS:
+        if column.split()[0] not in there:
+            db.execute(f"ALTER TABLE demands ADD COLUMN {column}")
+
+
+@dataclass(slots=True)
 class ShareHolder:
     """
     A run's own view of its share of one site.
@@ -190,6 +231,8 @@ class ShareHolder:
         Keys of the run and of the site in the table.
     machine
         Processors of this machine.
+    project, weight
+        See :class:`ShareRequest`.
 
     Attributes
     ----------
@@ -203,6 +246,8 @@ class ShareHolder:
     site: str
     most: int
     machine: int
+    project: str = ""
+    weight: float = 1.0
     share: int = 0
     is_alone: bool = False
     _version: int = -1
@@ -281,7 +326,7 @@ class ShareHolder:
     def _request(
         self,
         mine: tuple[ShareRequest, int] | None,
-        others: Iterable[ShareRequest],
+        others: Sequence[ShareRequest],
         demand: ShareDemand,
         now: float,
     ) -> ShareRequest:
@@ -289,7 +334,8 @@ class ShareHolder:
         received = 0.0 if mine is None else mine[0].received
         # What a run had while it was alone was taken from nobody.
         if mine is not None and not self.is_alone:
-            received += self._used * (now - self._updated)
+            weight = run_weights([*others, mine[0]])[-1]
+            received += self._used * (now - self._updated) / weight
         eager = [r.received for r in others if r.wanted > 0]
         # S = max(v, F) of start-time fair queuing. A run that has all it wants saves nothing up
         # either: what the others use beyond their shares is no debt to it then.
@@ -306,6 +352,8 @@ class ShareHolder:
             narrowest=min(demand.narrowest, self.most),
             widest=min(demand.widest, self.most),
             received=received,
+            project=self.project,
+            weight=self.weight,
         )
 
     def _write(
@@ -319,8 +367,8 @@ class ShareHolder:
             row = (r.site, r.holder, self.machine, r.limit, r.wanted, r.narrowest, r.widest)
             db.execute(
                 "INSERT INTO demands (site, holder, machine, most, wanted, narrowest, widest, "
-                "received) VALUES (?,?,?,?,?,?,?,?)",
-                (*row, r.received),
+                "received, project, weight) VALUES (?,?,?,?,?,?,?,?,?,?)",
+                (*row, r.received, r.project, r.weight),
             )
         elif r != mine[0]:
             db.execute(
@@ -339,8 +387,8 @@ def _requests(
     db: LockWaitingConnection, host: str
 ) -> dict[tuple[str, str], tuple[ShareRequest, int]]:
     """Return all runs' parts in a machine, each with the processors that the run knows of there."""
-    query = """SELECT holder, site, number, most, wanted, narrowest, widest, received, machine
-        FROM demands"""
+    query = """SELECT holder, site, number, most, wanted, narrowest, widest, received, machine,
+        project, weight FROM demands"""
     return {
         (row[0], row[1]): (
             ShareRequest(
@@ -352,6 +400,8 @@ def _requests(
                 narrowest=row[5],
                 widest=row[6],
                 received=row[7],
+                project=row[9],
+                weight=row[10],
             ),
             row[8],
         )

@@ -188,12 +188,18 @@ class BiddingSite(Protocol):
 class SellingSite(Protocol):
     """A site that sells processors in units of its own, such as whole machines."""
 
-    def sold(self, pilot: Allocation) -> Allocation:
+    def sold(self, pilot: Allocation, money: float | None = None) -> Allocation:
         """
         Return a pilot as the site would sell it, with the number of processors and the price.
 
         Asked before money is set aside, so that the price is the highest that may be asked. The
         pilot of the same name gets the same answer until the site is asked to reserve others.
+
+        Parameters
+        ----------
+        money
+            Currency units that may be set aside for it: where the site's choice may cost more, a
+            smaller unit that costs no more is sold, if there is any. None: no limit.
 
         Raises
         ------
@@ -372,7 +378,7 @@ class Site(Protocol):
         """
 
 
-def as_sold(sites: Mapping[str, Site], pilot: Allocation) -> Allocation:
-    """Return a pilot in the units, and at the highest price, of its site."""
+def as_sold(sites: Mapping[str, Site], pilot: Allocation, money: float | None = None) -> Allocation:
+    """Return a pilot in the units, and at the highest price, of its site; see SellingSite."""
     site = sites.get(pilot.site)
-    return site.sold(pilot) if isinstance(site, SellingSite) else pilot
+    return site.sold(pilot, money) if isinstance(site, SellingSite) else pilot

@@ -58,6 +58,8 @@ class ProxyWorker:
         Called when the engine dismisses the worker, or is gone.
     takes_followers
         Whether the executor takes jobs that come after others of its jobs.
+    host, memory
+        Machine of the processors, and the bytes that its tasks may use together; None: not known.
     """
 
     def __init__(
@@ -71,12 +73,21 @@ class ProxyWorker:
         processors: int,
         on_end: Callable[[], None],
         takes_followers: bool = False,
+        host: str = "",
+        memory: int | None = None,
     ) -> None:
         self._takes_followers = takes_followers
         self._entrance = endpoint.entrance
         self._executor = executor
         self._hello = Hello(
-            endpoint.token, name, site, processors, lease, host=socket.gethostname()
+            endpoint.token,
+            name,
+            site,
+            processors,
+            lease,
+            host=host or socket.gethostname(),
+            memory=memory,
+            memory_owner=host,
         )
         self._on_end = on_end
         self._engine: EngineLink | None = None

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,9 +17,11 @@ from bursar.dispatch.credential import Credential, decode_credential
 from bursar.dispatch.linux_processes import PILOT
 from bursar.model.errors import SiteError
 from bursar.model.provisioning import SshHost, SshHosts
+from bursar.provisioning import host_pilot
 from bursar.provisioning.host_pilot import HostReport
 from bursar.provisioning.lrm.command_runner import CommandRunner, ssh_command
 from bursar.provisioning.pilot import PROCESSORS
+from bursar.sites import ssh_carrier
 from bursar.version import VERSION
 
 ALIVE = 5
@@ -133,15 +135,15 @@ class HostLink:
         self._here = CommandRunner()
         self._forwards: dict[tuple[str, int], int] = {}  # by connection and port of this machine
 
-    def _program(self, *words: str) -> list[str]:
-        return [self._python, "-P", "-m", "bursar.provisioning.host_pilot", *words]
+    def _program(self, module: str, *words: str) -> list[str]:
+        return [self._python, "-P", "-m", module, *words]
 
     def explained(self, words: str) -> str:
         """Return a complaint of ssh or of the host, with the host's name and what to do."""
         hint = advice(words, host=self.host.name, python=self._python)
         return f"{self.host.label}: {words}" + (f"; {hint}" if hint else "")
 
-    async def inspect(self, mark: str, folder: str) -> HostReport:
+    async def inspect(self, mark: str, token: str) -> HostReport:
         """
         Ask what the host has, after ending what an earlier process of the run left there.
 
@@ -149,15 +151,17 @@ class HostLink:
         ----------
         mark
             Mark of the run's processes; empty: nothing is ended.
-        folder
-            Folder that must be there, too; empty: none.
+        token
+            File of the run's folder by which the host finds out whether it sees the folder; empty:
+            none.
 
         Raises
         ------
         SiteError
             When the host does not answer, or cannot run pilots; the message says what to do.
         """
-        command = self._program("inspect", mark, str(self.host.processors or 0), folder)
+        processors = str(self.host.processors or 0)
+        command = self._program(host_pilot.__name__, "inspect", mark, processors, token)
         try:
             answer = await self._commands.run(command)
         except SiteError as error:
@@ -176,11 +180,6 @@ class HostLink:
             raise SiteError(
                 f"{self.host.label}: has bursar {report.version}, expected {VERSION}; install that "
                 f"version for {self._python} there"
-            )
-        if not report.sees_folder:
-            raise SiteError(
-                f"{self.host.label}: does not see {folder}; put the runs where all hosts see them "
-                "under the same name"
             )
         return report
 
@@ -231,23 +230,37 @@ class HostLink:
         OSError
             When no process can be started on this machine.
         """
-        variables: Mapping[str, str] = {PILOT: mark, PROCESSORS: str(processors)}
+        variables = {PILOT: mark, PROCESSORS: str(processors)}
+        program = self._program(host_pilot.__name__, "hold", str(total))
+        process = await self._launch(program, variables, asyncio.subprocess.DEVNULL)
+        assert process.stdin is not None
+        process.stdin.write(credential + b"\n")
+        return HostPilot(process)
+
+    async def start_carrying(self, processors: int, *, mark: str, total: int) -> "HostPilot":
+        """
+        Start a pilot that gets its jobs and their files through its streams; see :meth:`start`.
+        """
+        words = mark, str(processors), str(total)
+        program = self._program(ssh_carrier.__name__, *words)
+        return HostPilot(await self._launch(program, {PILOT: mark}, asyncio.subprocess.PIPE))
+
+    async def _launch(
+        self, program: Sequence[str], variables: Mapping[str, str], output: int
+    ) -> asyncio.subprocess.Process:
+        """Start a program at the host, which ends with its standard input."""
         words = ["exec", "env", *(f"{name}={value}" for name, value in variables.items())]
-        line = shlex.join([*words, *self._program("hold", str(total))])
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *self._ssh,
             self.host.name,
             "--",
-            line,
+            shlex.join([*words, *program]),
             stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
+            stdout=output,
             stderr=asyncio.subprocess.PIPE,
             # Ctrl-C is for the run, which ends its pilots in order.
             start_new_session=True,
         )
-        assert process.stdin is not None
-        process.stdin.write(credential + b"\n")
-        return HostPilot(process)
 
     async def close(self) -> None:
         """End the shared connection."""
@@ -260,6 +273,26 @@ class HostPilot:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
+
+    async def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """
+        Return the streams of a pilot that carries files, once it is ready.
+
+        Raises
+        ------
+        SiteError
+            When it ends before.
+        """
+        output, source = self._process.stdout, self._process.stdin
+        assert output is not None
+        assert source is not None
+        # What a shell's start-up files print comes first.
+        with contextlib.suppress(ValueError):
+            while line := await output.readline():
+                if line.endswith(ssh_carrier.READY):
+                    return output, source
+        _, words = await self.wait()
+        raise SiteError(words, transient=True)
 
     async def wait(self) -> tuple[int, str]:
         """Wait for the end; return the exit status, 255 for a lost connection, and last words."""

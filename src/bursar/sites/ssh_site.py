@@ -2,25 +2,30 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bursar.model.allocation import Allocation, AllocationLoss
+from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
 from bursar.model.matching import HostStatus, SiteStatus
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.provisioning.host_pilot import HostReport
 from bursar.provisioning.pool_snapshot import PoolSite, view_at_once
+from bursar.sites.carrying_executor import CarryingExecutor
 from bursar.sites.pilot_job import pilot_terms
 from bursar.sites.protocol import PilotBeginListener
+from bursar.sites.proxy_worker import ProxyWorker
+from bursar.sites.ssh_held import HeldHosts, HostShare, HostState
 from bursar.sites.ssh_hosts import LOST, ConnectionSockets, HostLink, HostPilot, with_port
 from bursar.supervisor import TaskSupervisor
-from bursar.worker.launch import Endpoint, PilotAdmission
+from bursar.worker.launch import Endpoint
 
 CHECK_INTERVAL = 1.0
 """Seconds between two looks at which hosts are to be asked and which pilots lack processors."""
@@ -33,9 +38,6 @@ LONGEST_PAUSE = 300.0
 
 PROVEN = 60.0
 """Seconds after which a pilot proves that its host works: the next failure is a first one."""
-
-MENDED_WITHIN = 10.0
-"""Seconds without any processor after which a pilot counts as lost."""
 
 
 def choose_hosts(free: Mapping[str, int], processors: int) -> list[tuple[str, int]]:
@@ -71,49 +73,6 @@ def next_pause(pause: float) -> float:
     return min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
 
 
-@dataclass(slots=True, eq=False)
-class _Host:
-    """
-    A host, as this process knows it.
-
-    Parameters
-    ----------
-    report
-        What it last said; None: it cannot be used now.
-    capacity
-        Processors there for this run, those in use included.
-    held
-        Processors that pilots of this run have.
-    error
-        Why it cannot be used.
-    pause, due
-        Seconds of the last pause, and when it is to be asked again, on the loop's clock.
-    """
-
-    link: HostLink
-    report: HostReport | None = None
-    capacity: int = 0
-    held: int = 0
-    error: SiteError | None = None
-    pause: float = 0.0
-    due: float = math.inf
-
-    @property
-    def free(self) -> int:
-        return 0 if self.report is None else max(0, self.capacity - self.held)
-
-
-@dataclass(slots=True, eq=False)
-class _HostShare:
-    """Processors of one host that a pilot of the run has, and the process that holds them."""
-
-    host: _Host
-    processors: int
-    began: float = 0.0
-    process: HostPilot | None = None
-    is_ending: bool = False
-
-
 class SshSite:
     """
     Provides processors of plain machines, on which pilots run for as long as their connection.
@@ -125,7 +84,8 @@ class SshSite:
     run
         Identity of the run, by which what it left at the machines is recognised.
     folder
-        Folder of the run, which the machines must see; empty: they need not.
+        Folder of the run; empty: nothing is run. Files are carried to and from machines that do not
+        see it.
     """
 
     def __init__(self, facts: SiteFacts, *, run: str, folder: str = "") -> None:
@@ -135,9 +95,10 @@ class SshSite:
         self._machines = facts.ssh
         self._mark = f"{run}@{facts.name}"
         self._folder = folder
+        self._token = ""
         self._sockets = ConnectionSockets(self._mark)
         self._hosts = {
-            host.label: _Host(HostLink(host, facts.ssh, self._sockets.path))
+            host.label: HostState(HostLink(host, facts.ssh, self._sockets.path))
             for host in facts.ssh.hosts
         }
         self._held: list[HeldHosts] = []
@@ -162,6 +123,7 @@ class SshSite:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[None]:
         async with self.connected():
+            self._token = self._make_token()
             await self._ask(self._mark)
             try:
                 async with TaskSupervisor(self._on_unwatched) as watching:
@@ -170,6 +132,24 @@ class SshSite:
             finally:
                 for held in list(self._held):
                     await held.release()
+                self._remove_tokens()
+
+    def _make_token(self) -> str:
+        """Make the file by which machines find out whether they see the run's folder."""
+        if not self._folder:
+            return ""
+        self._remove_tokens()
+        # Another name each time: a folder of the same path elsewhere may be a copy.
+        token = Path(self._folder, f".{self._sockets.path.name}-{secrets.token_hex(8)}")
+        try:
+            token.touch()
+        except OSError as error:
+            raise SiteError(f"{self._facts.name}: {token}: {error.strerror}") from None
+        return str(token)
+
+    def _remove_tokens(self) -> None:
+        for token in Path(self._folder or os.devnull).glob(f".{self._sockets.path.name}-*"):
+            token.unlink(missing_ok=True)
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
@@ -281,7 +261,7 @@ class SshSite:
         rigid: bool,
         begin: PilotBeginListener,
         on_event: Callable[[str], None],
-    ) -> "HeldHosts":
+    ) -> HeldHosts:
         """
         Start pilots at some machines, and wait until the first worker reports.
 
@@ -295,6 +275,11 @@ class SshSite:
             for host in self._hosts.values():
                 if host.error is not None:
                     self._notify(f"{self._facts.name}: {host.error}")
+                elif not host.sees_folder and self._machines.shared_folder is None:
+                    self._notify(
+                        f"{self._facts.name}: {host.link.host.label} does not see the run's "
+                        "folder; files are carried"
+                    )
         await self._wait_until_free(pilot.processors)
         joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -303,10 +288,12 @@ class SshSite:
                 joined.set_result(None)
 
         reach = "127.0.0.1" if self._machines.reverse else self._machines.reach
-        held = HeldHosts(pilot, admission, self._held, self._release_shares)
+        terms = pilot_terms(self._facts, pilot, reach=reach, on_join=on_join)
+        held = HeldHosts(terms, endpoint, admission, self._held, self._release_shares)
         try:
-            terms = pilot_terms(self._facts, pilot, reach=reach, on_join=on_join)
-            held.credential = await admission.credential(terms)
+            if any(host.report is not None and host.sees_folder for host in self._hosts.values()):
+                # Before any machine is used: that nobody can listen is no machine's fault.
+                await held.credential()
             self._mend(held)
             futures: tuple[asyncio.Future[Any], ...] = (joined, held.ending)
             await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
@@ -352,48 +339,98 @@ class SshSite:
             up = [host for host in self._hosts.values() if host.report is not None]
             await asyncio.gather(*(self._inspect(host, "") for host in up))
 
-    def _mend(self, held: "HeldHosts") -> None:
+    def _mend(self, held: HeldHosts) -> None:
         """Start what a pilot lacks of its processors, where some are free."""
         lacking = held.wanted - held.processors
-        if lacking <= 0 or held.is_over or not held.credential:
+        if lacking <= 0 or held.is_over:
             return
         free = {label: host.free for label, host in self._hosts.items()}
         for label, processors in choose_hosts(free, min(lacking, self._free)):
-            share = _HostShare(self._hosts[label], processors, asyncio.get_running_loop().time())
+            share = HostShare(self._hosts[label], processors, asyncio.get_running_loop().time())
             share.host.held += processors
             held.shares.append(share)
             self._tasks.start(self._carry(held, share))
 
-    async def _carry(self, held: "HeldHosts", share: _HostShare) -> None:
+    async def _carry(self, held: HeldHosts, share: HostShare) -> None:
         """Run a pilot at a host until it ends, and note how."""
         status, words, host = LOST, "is not asked any more", share.host
         try:
-            credential = held.credential
-            if self._machines.reverse:
-                port = msgspec.json.decode(credential)["port"]
-                credential = with_port(credential, await host.link.forward(port))
             total = 0
             if not self._machines.shared and host.report is not None:
                 total = host.report.processors
-            process = await host.link.start(
-                credential, share.processors, mark=self._mark, total=total
-            )
+            if host.sees_folder:
+                process = await self._start(held, share, total)
+            else:
+                process = await host.link.start_carrying(
+                    share.processors, mark=self._mark, total=total
+                )
             share.process = process
             if share.is_ending:  # given back meanwhile
                 await process.end()
+            elif not host.sees_folder:
+                await self._join(held, share, process)
             status, words = await process.wait()
         except (SiteError, OSError) as error:
             words = str(error)
         finally:
             if share.process is not None:
                 share.process.kill()
+            if share.worker is not None:
+                share.worker.close()
+            if share.executor is not None:
+                await share.executor.stop()
             host.held -= share.processors
             held.shares.remove(share)
             if not share.is_ending:
                 self._on_share_end(held, share, status, words)
             held.changed.set()
 
-    def _on_share_end(self, held: "HeldHosts", share: _HostShare, status: int, words: str) -> None:
+    async def _start(self, held: HeldHosts, share: HostShare, total: int) -> HostPilot:
+        """Start a pilot at a machine that sees the run's folder."""
+        link = share.host.link
+        credential = await held.credential()
+        if self._machines.reverse:
+            port = msgspec.json.decode(credential)["port"]
+            credential = with_port(credential, await link.forward(port))
+        return await link.start(credential, share.processors, mark=self._mark, total=total)
+
+    async def _join(self, held: HeldHosts, share: HostShare, process: HostPilot) -> None:
+        """Let a pilot that carries files join the run as a worker of this process."""
+        host = share.host
+        source, target = await process.streams()
+        terms = held.terms
+        held.joined += 1
+        name = f"{terms.site}-{terms.lease}-carried-{held.joined}"
+
+        def on_broken(why: str) -> None:
+            self._notify(f"{self._facts.name}: {host.link.host.label}: {why}")
+            process.kill()
+
+        share.executor = executor = CarryingExecutor(
+            name,
+            source,
+            target,
+            report=lambda outcomes: worker.report(outcomes),
+            hand_back=lambda jobs: worker.hand_back(jobs),
+            on_broken=on_broken,
+        )
+        worker = ProxyWorker(
+            held.endpoint,
+            executor,
+            name=name,
+            site=terms.site,
+            lease=terms.lease,
+            processors=share.processors,
+            on_end=target.close,  # upon which the pilot ends
+            host=host.link.host.label,
+            memory=host.link.host.memory or (host.report.memory if host.report else None),
+        )
+        worker.open()
+        share.worker = worker
+        if terms.on_join is not None:
+            terms.on_join()
+
+    def _on_share_end(self, held: HeldHosts, share: HostShare, status: int, words: str) -> None:
         """Handle a pilot that has ended by itself."""
         if status == 0:  # it was let go, or was idle for long enough
             held.wanted -= share.processors
@@ -411,22 +448,29 @@ class SshSite:
 
     # Machines.
 
-    async def _inspect(self, host: _Host, mark: str) -> None:
+    async def _inspect(self, host: HostState, mark: str) -> None:
         """Ask a machine what it has; what this run left there is ended where it has no pilots."""
         host.due = math.inf
         held = host.held
         try:
-            report = await host.link.inspect("" if held else mark, self._folder)
+            report = await host.link.inspect("" if held else mark, self._token)
+            if self._machines.shared_folder and not report.sees_folder:
+                raise SiteError(
+                    f"{host.link.host.label}: does not see {self._folder}, as shared_folder = true "
+                    "says; put the runs where all hosts see them under the same name, or leave it "
+                    "out"
+                )
         except SiteError as error:
             self._fail(host, error)
             return
         if host.error is not None and mark:
             self._notify(f"{self._facts.name}: {host.link.host.label} is there again")
         host.report, host.error = report, None
+        host.sees_folder = report.sees_folder and self._machines.shared_folder is not False
         # Pilots of this run are among those that keep processors from others.
         host.capacity = report.processors if self._machines.shared else report.free + held
 
-    def _fail(self, host: _Host, error: SiteError) -> None:
+    def _fail(self, host: HostState, error: SiteError) -> None:
         """Leave a machine alone for a while, longer each time, and tell of it."""
         if str(error) != str(host.error):
             self._notify(f"{self._facts.name}: {error}")
@@ -447,7 +491,7 @@ class SshSite:
                 self._mend(held)
                 held.poll(loop.time())
 
-    async def _release_shares(self, held: "HeldHosts") -> None:
+    async def _release_shares(self, held: HeldHosts) -> None:
         """End the pilots of an allocation, and wait until they are gone."""
         for share in held.shares:
             share.is_ending = True
@@ -464,87 +508,3 @@ class SshSite:
         """Give up all pilots: whether they lose their machines is not seen any more."""
         for held in list(self._held):
             held.lose("lost", f"is not watched any more: {type(error).__name__}: {error}")
-
-
-class HeldHosts:
-    """
-    Handle of the processors of machines that a pilot holds.
-
-    Parameters
-    ----------
-    among
-        All pilots of the site, from which a release removes this one.
-    release
-        Ends what runs for it at the machines.
-
-    Attributes
-    ----------
-    wanted
-        Processors that it should have.
-    reason
-        Why the last of its machines was lost.
-    ending
-        Done when the processors are gone without a release.
-    """
-
-    def __init__(
-        self,
-        pilot: Allocation,
-        admission: PilotAdmission,
-        among: "list[HeldHosts]",
-        release: Callable[["HeldHosts"], Awaitable[None]],
-    ) -> None:
-        self.wanted = pilot.processors
-        self.credential = b""
-        self.shares: list[_HostShare] = []
-        self.changed = asyncio.Event()
-        self.reason = "no machine could be used"
-        self._name = pilot.name
-        self._admission = admission
-        self._among = among
-        self._release = release
-        self._empty_since: float | None = None
-        self.ending: asyncio.Future[tuple[AllocationLoss, str]] = (
-            asyncio.get_running_loop().create_future()
-        )
-        among.append(self)
-
-    @property
-    def processors(self) -> int:
-        """Number of processors held now."""
-        return sum(share.processors for share in self.shares)
-
-    @property
-    def workers(self) -> int:
-        """Number of machines; one while replacements are awaited, zero once lost."""
-        return 0 if self.is_over else max(1, len(self.shares))
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the processors were lost or given back."""
-        return self.ending.done() or self not in self._among
-
-    def poll(self, now: float) -> None:
-        """Count the processors as lost once none has been there for some seconds."""
-        if self.shares:
-            self._empty_since = None
-        elif self._empty_since is None:
-            self._empty_since = now
-        if self._empty_since is not None and now - self._empty_since >= MENDED_WITHIN:
-            self.lose("lost", self.reason)
-
-    def lose(self, loss: AllocationLoss, why: str) -> None:
-        """Report the processors as gone; a second call changes nothing."""
-        if not self.ending.done():
-            self.ending.set_result((loss, why))
-
-    async def lost(self) -> tuple[AllocationLoss, str]:
-        """Wait until the machines are gone without replacement; return the loss and the reason."""
-        return await asyncio.shield(self.ending)
-
-    async def release(self) -> None:
-        """End the pilots; nothing of them is left at the machines."""
-        if self in self._among:
-            self._among.remove(self)
-        self._admission.revoke(self._name)
-        await self._release(self)

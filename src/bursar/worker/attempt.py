@@ -25,6 +25,7 @@ from bursar.model.task import (
     Status,
     Step,
     Substitute,
+    Write,
 )
 from bursar.worker.attempt_context import PROCESSORS, AttemptContext
 from bursar.worker.output_capture import OutputCapture
@@ -219,7 +220,8 @@ class Attempt:
         The call is this attempt's, or one that was sent after it.
         """
         largest = self.place.welcome.largest_value
-        return answer.outcome(largest, self.start + answer.begun - self._began)
+        outcome = answer.outcome(largest, self.start + answer.begun - self._began)
+        return self._counted(outcome, answer.job)
 
     def followed_by(self, job: WireJob, begun: float) -> "Attempt":
         """
@@ -346,6 +348,9 @@ class Attempt:
                 self._ignore = ignore
             case Substitute(source, target, values):
                 substitute(self._at_node(source), self._at_node(target), values)
+            case Write(path, text):
+                with open(self._at_node(path), "w", encoding="utf-8") as file:
+                    file.write(text)
         return False
 
     def _check_secrets(self, names: tuple[str, ...]) -> None:
@@ -494,7 +499,12 @@ class Attempt:
             reason=reason[:LONGEST_REASON],
             value=self._value,
         )
-        return outcome if self._seal is None else self._sealed(outcome, self._seal)
+        return self._counted(outcome if self._seal is None else self._sealed(outcome, self._seal))
+
+    def _counted(self, outcome: Outcome, job: WireJob | None = None) -> Outcome:
+        """Return an outcome with the bytes that it carried, where anybody wants to know them."""
+        carried = self.place.carried
+        return outcome if carried is None else carried.counted(job or self.job, self.home, outcome)
 
     def _take(self, capture: OutputCapture, stream: str) -> tuple[bytes, int]:
         captures = self.place.captures

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bursar.dispatch.linux_processes import RUN, TASK, WORKER
 from bursar.dispatch.wire import Welcome
+from bursar.worker.carried_bytes import CarriedBytes
 from bursar.worker.output_capture import OutputCapturePool
 from bursar.worker.python_calls import PythonCallPool
 from bursar.worker.spawning import Spawner
@@ -61,6 +62,7 @@ class AttemptContext:
         self._spawners: dict[tuple[str, ...], Spawner] = {}
         self.callees = PythonCallPool(self.environment)
         self.captures = OutputCapturePool(welcome.spill)
+        self.carried = CarriedBytes() if welcome.counts_data else None
 
     @functools.cached_property
     def sealed(self) -> "SealedTaskOpener":

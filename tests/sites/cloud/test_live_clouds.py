@@ -162,7 +162,7 @@ def test_a_campaign_runs_on_machines_that_are_bought_billed_and_ended(
     # What the machines took to start is known to the next plan.
     count = len(room.machines())
     starts = "start" if count == 1 else f"{count} starts"
-    planned = desk.bursar("plan", "c.toml", "--sites", "s.toml")
+    planned = desk.bursar("plan", "c.toml", "--sites", "s.toml", "--fresh")
     assert re.search(rf"starts in [\d.]+ s, 90 % within [\d.]+ s \(last {starts}\)", planned)
     assert SECRET not in said
     assert desk.secrets_in_files() == []

@@ -92,6 +92,29 @@ def test_a_pool_gets_the_largest_machine_of_the_cheapest_cover() -> None:
     assert bought.unit_price == pytest.approx(1.0 / 3600 / 8)
 
 
+def test_a_pool_gets_a_smaller_machine_where_the_money_is_short() -> None:
+    """
+    3 processors: 8 for 0.5 an hour are cheaper than two times 2 for 0.3. With 0.4 for the hour
+    that is set aside, one small machine is bought; with less than 0.3 nothing can be.
+    """
+    large, small = MachineOffer(kind("large", 8, 0.5)), MachineOffer(kind("small", 2, 0.3))
+    offers = [(large, 3), (small, 3)]
+    pilot = Allocation(name="a", processors=3)
+
+    assert machine_for(pilot, offers) == large
+    assert machine_for(pilot, offers, 0.5, 3600.0) == large
+    assert machine_for(pilot, offers, 0.4, 3600.0) == small
+    # Refused for want of money then, with the amount that the cheapest choice is short of.
+    assert machine_for(pilot, offers, 0.2, 3600.0) == large
+    # An agreed time counts besides, and a spot machine by its ceiling.
+    timed = replace(pilot, duration=3600.0)
+    assert machine_for(timed, offers, 0.7, 3600.0) == small
+    spot = MachineOffer(kind("spot", 8, None, spot=SpotTerms(ceiling=0.5)), is_spot=True)
+    assert machine_for(pilot, [(spot, 1), (small, 3)], 0.4, 3600.0) == small
+    # A plan's machine was paid for by the plan.
+    assert machine_for(replace(pilot, start=0.0), offers, 0.4, 3600.0) == large
+
+
 def test_a_plan_gets_the_machine_that_it_was_made_with() -> None:
     """A spot machine that is cheaper does not take the place of one on demand."""
     spot = SpotTerms(ceiling=0.2, price=MachinePrice(hourly=0.1))

@@ -1,9 +1,12 @@
 """Purchases and the provider's list: what is recorded, and which machines are ended."""
 
+import asyncio
 import dataclasses
 import shlex
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
@@ -15,9 +18,12 @@ from bursar.model.cloud import (
     LearnedStartUp,
     MachinePrice,
     MachineType,
+    SpotTerms,
 )
 from bursar.model.site import SiteFacts
+from bursar.sites.cloud.libcloud_provider import LibcloudProvider
 from bursar.sites.cloud.machine_choice import machine_slots
+from bursar.sites.cloud.pricing import paid_hourly, with_machine_prices
 from bursar.sites.cloud.provider import CloudMachine, MachineLabel, MachineState, label_of
 from bursar.sites.cloud.purchases import (
     UNANSWERED,
@@ -216,3 +222,93 @@ def test_a_machine_that_was_ended_and_is_listed_no_more_has_ended() -> None:
     assert found.doomed == []
     for line in (replace(seen, listed=False), replace(seen, destroyed=None)):
         assert reconcile([line], [], 152.0, unseen={}).changed == []
+
+
+HISTORY = """
+<DescribeSpotPriceHistoryResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">
+<spotPriceHistorySet>{items}</spotPriceHistorySet></DescribeSpotPriceHistoryResponse>
+"""
+
+ITEM = """
+<item><instanceType>m</instanceType><productDescription>Linux/UNIX</productDescription>
+<spotPrice>{price}</spotPrice><timestamp>{at}.000Z</timestamp>
+<availabilityZone>{zone}</availabilityZone></item>
+"""
+
+
+class ZonesDriver:
+    """A driver whose connection answers with the price histories of three zones."""
+
+    PRICES = (
+        ("a", "1970-01-01T00:00:00", 0.2),
+        ("a", "1970-01-01T01:00:00", 0.4),
+        ("b", "1970-01-01T00:00:00", 0.6),
+        ("c", "1970-01-01T00:30:00", 0.1),
+    )
+    path = "/"
+
+    def __init__(self) -> None:
+        self.connection = self
+
+    def _pathlist(self) -> None:
+        """Exist, as with the drivers of EC2's API."""
+
+    def create_node(self, ex_userdata: str) -> None:
+        """Name the argument by which drivers pass user data."""
+
+    def request(self, path: str, params: dict[str, str]) -> SimpleNamespace:
+        # The provider answers with the latest prices first, the zones in between one another.
+        items = [
+            ITEM.format(zone=zone, at=at, price=price)
+            for zone, at, price in sorted(self.PRICES, key=lambda row: row[1], reverse=True)
+        ]
+        return SimpleNamespace(object=ElementTree.fromstring(HISTORY.format(items="".join(items))))
+
+
+@pytest.mark.parametrize(
+    ("zone", "paid", "words"),
+    [
+        # Half an hour at 0.2 and one at 0.4.
+        ("a", (0.2 + 2 * 0.4) / 3, ", zone a"),
+        ("b", 0.6, ", zone b"),
+        # The price of before the first change is taken to be that of the first.
+        ("c", 0.1, ", zone c"),
+        ("", 0.6, ", its dearest zone"),
+        ("d", None, ""),
+    ],
+)
+def test_a_spot_machine_is_billed_by_the_prices_of_its_own_zone(
+    zone: str, paid: float | None, words: str
+) -> None:
+    """Of three zones with prices of their own; where the zone has no history, by the ceiling."""
+    provider = LibcloudProvider("aws", CloudEndpoint(provider="ec2"), driver=ZonesDriver())
+    line = replace(
+        HELD, spot=True, zone=zone, state="ended", began=1800.0, ended=7200.0, hourly=1.0
+    )
+
+    found = asyncio.run(paid_hourly(line, provider))
+
+    assert found == (None if paid is None else pytest.approx(paid))
+    rules = BillingRules()
+    line = replace(line, paid_hourly=found)
+    assert line.cost(rules) == pytest.approx(1.5 * (1.0 if paid is None else paid))
+    assert usage_of(line, rules).price.partition(" of ")[2][10:] == words
+    # No machine is billed above its ceiling, whatever the history says.
+    assert asyncio.run(paid_hourly(replace(line, hourly=0.05), provider)) is None
+
+
+def test_a_plan_of_spot_machines_takes_the_prices_of_the_dearest_zone() -> None:
+    """The provider chooses the zone: on the last day that is zone b, at 0.6."""
+    spot = SpotTerms(ceiling=1.0)
+    machine = MachineType(name="m", processors=4, spot=spot)
+    cloud = CloudEndpoint(provider="ec2", machines=(machine,), prices=("user",))
+    facts = SiteFacts(name="aws", kind="cloud", currency="USD", cloud=cloud)
+    provider = LibcloudProvider("aws", cloud, driver=ZonesDriver())
+
+    found = asyncio.run(with_machine_prices(facts, provider, now=3 * 86400.0)).cloud
+
+    assert found is not None
+    (priced,) = found.machines
+    assert priced.spot is not None
+    assert priced.spot.expected == 0.6
+    assert priced.spot.odds is not None

@@ -70,14 +70,15 @@ def _meeting(rows: Sequence[dict[str, Any]], condition: str) -> Iterator[dict[st
                 f'no column "{name}"', where="--where", hint=spelling_hint(name, known)
             )
     for row, columns in zip(rows, values, strict=True):
-        if evaluate(expression, Ad(columns)) is True:
+        stated = {name: value for name, value in columns.items() if value is not None}
+        if evaluate(expression, Ad(stated)) is True:
             yield row
 
 
 def _values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the names and values that a condition may use."""
-    columns = {name: value for name, value in row.items() if name != "parameters"}
+    """Return the names that a condition may use, with their values; None: there is none."""
+    columns = {name: value for name, value in row.items() if name not in ("parameters", "results")}
+    columns |= row.get("results", {})
     parameters: Iterable[tuple[str, Any]] = row.get("parameters", {}).items()
     values = dict(parameters) | columns | {"seconds": row.get("runtime_s")}
-    values |= {f"parameter_{name}": value for name, value in parameters if name in columns}
-    return {name: value for name, value in values.items() if value is not None}
+    return values | {f"parameter_{name}": value for name, value in parameters if name in columns}

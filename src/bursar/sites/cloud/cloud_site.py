@@ -303,15 +303,15 @@ class CloudSite:
             self._offers[pilot.name] = self._choose(pilot)
         return self.start_up
 
-    def sold(self, pilot: Allocation) -> Allocation:
+    def sold(self, pilot: Allocation, money: float | None = None) -> Allocation:
         """Return an allocation as the cloud sells it; see SellingSite."""
         offer = self._offers.get(pilot.name) or self._quoted.get(pilot.name)
         if offer is None:
             # Not counted as held: there may be no money for it, and then nobody asks for it.
-            offer = self._quoted[pilot.name] = self._choose(pilot)
+            offer = self._quoted[pilot.name] = self._choose(pilot, money)
         return sold(pilot, offer)
 
-    def _choose(self, pilot: Allocation) -> MachineOffer:
+    def _choose(self, pilot: Allocation, money: float | None = None) -> MachineOffer:
         offers = free_offers(self._cloud, self._held(), self._none_left())
         quoted = self._quoted.get(pilot.name)
         # Of several that were told of the last machine, the first that asks gets it.
@@ -319,7 +319,7 @@ class CloudSite:
             return quoted
         if self._final_refusal:
             raise SiteError(f"{self._facts.name}: {self._final_refusal}")
-        offer = machine_for(pilot, offers)
+        offer = machine_for(pilot, offers, money, self._cloud.unwatched)
         if offer is None or quoted is not None:
             raise SiteError(
                 f"{self._facts.name}: no machine with {pilot.processors} processors is left of "

@@ -138,13 +138,24 @@ def cheapest_cover(
 
 
 def machine_for(
-    pilot: Allocation, offers: Sequence[tuple[MachineOffer, int]]
+    pilot: Allocation,
+    offers: Sequence[tuple[MachineOffer, int]],
+    money: float | None = None,
+    unwatched: float = 0.0,
 ) -> MachineOffer | None:
     """
     Return the machine to buy for an allocation; None where there is none.
 
     A plan has named it by processors and price. A pool asks for processors, and gets the largest
-    machine of the cheapest cover; it asks again for the rest.
+    machine of the cheapest cover; it asks again for the rest. Where there is too little money for
+    that machine, the pool gets one of those for which there is enough, if there are any.
+
+    Parameters
+    ----------
+    money
+        Currency units that may be set aside for the machine; None: no limit.
+    unwatched
+        Seconds for which money is set aside beyond the allocation's own.
     """
     if pilot.start is not None or pilot.tasks:
         wide = [pair for pair in offers if pair[0].machine.processors >= pilot.processors]
@@ -153,8 +164,18 @@ def machine_for(
             return alike[0]
         # At another price than planned rather than not at all: the budget is asked before.
         offers = wide
-    cover = cheapest_cover(pilot.processors, offers) if offers else []
-    return max(cover, key=lambda offer: offer.machine.processors, default=None)
+    chosen = _largest(cheapest_cover(pilot.processors, offers)) if offers else None
+    if chosen is None or money is None or pilot.start is not None or pilot.tasks:
+        return chosen
+    seconds = unwatched + (0.0 if math.isinf(pilot.duration) else pilot.duration)
+    payable = [pair for pair in offers if (pair[0].most_hourly or 0.0) * seconds / HOUR <= money]
+    if any(offer == chosen for offer, _ in payable) or not payable:
+        return chosen
+    return _largest(cheapest_cover(pilot.processors, payable))
+
+
+def _largest(offers: Sequence[MachineOffer]) -> MachineOffer | None:
+    return max(offers, key=lambda offer: offer.machine.processors, default=None)
 
 
 def _is_planned(offer: MachineOffer, pilot: Allocation) -> bool:

@@ -76,8 +76,8 @@ async def find_machines(
             answer = said.get(one.id)
             if isinstance(answer, BaseException) and not isinstance(answer, SiteError):
                 raise answer
-            is_ended = one.id in said and answer is None
-            problem = "" if answer is None else str(answer)
+            problem = str(answer) if isinstance(answer, SiteError) else ""
+            is_ended = one.id in said and not problem
             found.append(
                 FoundMachine(site=site.name, machine=one, is_ended=is_ended, error=problem)
             )

@@ -3,21 +3,23 @@
 import os
 import stat
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from bursar.dispatch.wire import WireJob
-from bursar.sites.job_inputs import files_read, plain_files
-from bursar.worker.confined_files import parts_of
+from bursar.sites.job_inputs import (
+    FileIdentities,
+    file_identity,
+    files_below,
+    identities_below,
+    travelling_files,
+)
 from bursar.worker.staging import RootNamespace, StagingError
 
 MOST = 64 * 1024 * 1024
 """Bytes of files that may travel with one job, each way."""
-
-FileIdentities = Mapping[str, tuple[int, int, int]]
-"""Inode, size and modification time of files that were there before, by name."""
 
 
 class FilePayload(msgspec.Struct, frozen=True, array_like=True):
@@ -41,8 +43,6 @@ def pack(root: RootNamespace, job: WireJob) -> list[FilePayload]:
     """
     Pack the files that a job reads.
 
-    A file that a step copies may be missing, which is for the step to judge.
-
     Raises
     ------
     StagingError
@@ -50,29 +50,17 @@ def pack(root: RootNamespace, job: WireJob) -> list[FilePayload]:
     OSError
         When one cannot be read.
     """
-    if job.data:
-        raise StagingError("files of a site's storage cannot travel to a Dask cluster")
     payloads: list[FilePayload] = []
     size = 0
-    for wanted in files_read(job):
-        name = "/".join(parts_of(wanted))
-        try:
-            found = list(plain_files(root, name))
-        except StagingError:
-            if wanted in job.inputs:
-                raise
-            continue
-        for inner, path in found:
-            if not os.path.isfile(path):
-                raise StagingError(f'"{inner}" is not a plain file')
-            size += os.path.getsize(path)
-            if size > MOST:
-                raise StagingError(
-                    f"the files that it reads take more than the {MOST} bytes that can travel; "
-                    "use a file system that the Dask workers see"
-                )
-            mode = stat.S_IMODE(os.stat(path).st_mode)
-            payloads.append(FilePayload(inner, mode, Path(path).read_bytes()))
+    for name, path in travelling_files(root, job):
+        size += os.path.getsize(path)
+        if size > MOST:
+            raise StagingError(
+                f"the files that it reads take more than the {MOST} bytes that can travel; "
+                "use a file system that the Dask workers see"
+            )
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        payloads.append(FilePayload(name, mode, Path(path).read_bytes()))
     return payloads
 
 
@@ -88,7 +76,7 @@ def unpack(payloads: Iterable[FilePayload], folder: str) -> FileIdentities:
         When one cannot be written.
     """
     deliver(payloads, folder)
-    return {name: _identity(path) for name, path in _plain_below(folder)}
+    return identities_below(folder)
 
 
 def gather(folder: str, seen: FileIdentities) -> list[FilePayload]:
@@ -104,8 +92,8 @@ def gather(folder: str, seen: FileIdentities) -> list[FilePayload]:
     """
     payloads: list[FilePayload] = []
     size = 0
-    for name, path in _plain_below(folder):
-        if seen.get(name) == _identity(path):
+    for name, path in files_below(folder):
+        if seen.get(name) == file_identity(path):
             continue
         info = os.stat(path)
         size += info.st_size
@@ -135,21 +123,3 @@ def deliver(payloads: Iterable[FilePayload], folder: str) -> None:
             # Without setuid and setgid bits: a worker elsewhere must not hand such programs over.
             os.fchmod(file.fileno(), payload.mode & 0o777)
         os.replace(fresh, path)
-
-
-def _plain_below(folder: str) -> list[tuple[str, str]]:
-    """Name and path of every plain file, in order."""
-    found = []
-    for parent, folders, files in os.walk(folder):
-        folders.sort()
-        for file in sorted(files):
-            path = os.path.join(parent, file)
-            # lstat: a link could lead to any file that this user may read.
-            if stat.S_ISREG(os.lstat(path).st_mode):
-                found.append((os.path.relpath(path, folder), path))
-    return found
-
-
-def _identity(path: str) -> tuple[int, int, int]:
-    info = os.stat(path)
-    return info.st_ino, info.st_size, info.st_mtime_ns

@@ -14,12 +14,12 @@ from bursar.sites.dask.sidecar import (
     DaskJobOrder,
     DaskJobResult,
     DaskReply,
-    SharedRunPaths,
     decode_answer,
     encode_message,
 )
 from bursar.sites.dask.sidecar_registry import cancel_jobs, run_jobs
 from bursar.sites.job_inputs import unstarted_outcome
+from bursar.sites.sidecar_process import SharedRunPaths
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.staging import RootNamespace, StagingError
 

@@ -9,14 +9,7 @@ captured streams) is done by it, and so comes out the same.
 
 import contextlib
 import os
-import secrets
-import select
-import shutil
-import socket
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,47 +17,23 @@ from dataclasses import dataclass
 import msgspec
 
 from bursar.dispatch.folders import remove_tree
-from bursar.dispatch.linux_processes import RUN, WORKER, kill_leftovers
 from bursar.dispatch.wire import (
     NONSENSE,
     CancelTasks,
-    FrameDecoder,
-    FromServer,
-    FromWorker,
-    Hello,
     JobAssignment,
     JobRecall,
     OutcomeReport,
-    ProtocolError,
     ReturnedJobs,
-    Welcome,
     WireJob,
-    frame,
 )
 from bursar.model.task import Outcome, Status
-from bursar.sites.dask.file_payloads import FileIdentities, FilePayload, gather, unpack
-from bursar.sites.job_inputs import unstarted_outcome
-from bursar.worker.dispatcher_connection import WorkerSettings
+from bursar.sites.dask.file_payloads import FilePayload, gather, unpack
+from bursar.sites.job_inputs import FileIdentities, unstarted_outcome
+from bursar.sites.sidecar_process import SharedRunPaths, SidecarProcess
 from bursar.worker.staging import StagingError
-from bursar.worker.workspace import FILES, LOGS, WORK
+from bursar.worker.workspace import FILES, LOGS
 
 # Messages between a run and a Dask worker.
-
-
-class SharedRunPaths(msgspec.Struct, frozen=True, array_like=True):
-    """
-    Paths of the run's files, for workers on the same file system.
-
-    Parameters
-    ----------
-    root, files, work, logs
-        See :class:`bursar.dispatch.wire.Welcome`.
-    """
-
-    root: str
-    files: str
-    work: str
-    logs: str
 
 
 class DaskJobOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -153,16 +122,9 @@ decode_answer = msgspec.msgpack.Decoder(DaskReply).decode
 SLICE = 0.25
 """Seconds after which ended jobs are reported although more are to come."""
 
-_READY = 30.0
-"""Seconds in which a worker process must have said hello."""
-
-_MANNERS = 5.0
-"""Seconds in which an unauthenticated connection must present a token."""
-
 _FULL = 32 * 1024 * 1024
 """Bytes of files and streams at which ended jobs are reported at once."""
 
-_PIECE = 1 << 20  # bytes read at a time
 _DIED = "the worker process beside Dask's died"
 
 
@@ -201,26 +163,21 @@ class DaskSidecar:
         self, mark: str, spill: int, processors: int, place: SharedRunPaths | None, parent: str
     ) -> None:
         self.processors = processors
-        self.name = f"dask-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._mark = mark
-        self._is_cut = False
         self._left: dict[tuple[int, int], WireJob] = {}
         self._staged: dict[tuple[int, int], _StagedJob] = {}
-        self._frames = FrameDecoder()
-        self._decode = msgspec.msgpack.Decoder(FromWorker).decode
-        self._sending = threading.Lock()
-        self._scratch = tempfile.mkdtemp(prefix="bursar-", dir=parent)
-        try:
-            self._start()
-            self._send(_welcome(mark, spill, place or self._own_place()))
-        except BaseException:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            raise
+        self._process = SidecarProcess(
+            "dask", mark, spill, processors, place, tempfile.mkdtemp(prefix="bursar-", dir=parent)
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the worker process, unique on all machines."""
+        return self._process.name
 
     @property
     def is_alive(self) -> bool:
         """Whether the process is there, and can be spoken with."""
-        return not self._is_cut and self._process.poll() is None
+        return self._process.is_alive
 
     @property
     def is_busy(self) -> bool:
@@ -258,7 +215,9 @@ class DaskSidecar:
             self._left[job.task, job.attempt] = job
             sent.append(job)
         with contextlib.suppress(OSError):  # it has died: found out when it is waited for
-            self._send(JobAssignment([msgspec.Raw(msgspec.msgpack.encode(job)) for job in sent]))
+            self._process.send(
+                JobAssignment([msgspec.Raw(msgspec.msgpack.encode(job)) for job in sent])
+            )
         return failed
 
     def wait(self) -> tuple[list[DaskJobResult], list[tuple[int, int]]]:
@@ -289,11 +248,11 @@ class DaskSidecar:
                 if enough and not asked:
                     # A long job keeps the others from beginning: the dispatcher may give these to
                     # an idle worker.
-                    self._send(JobRecall(len(self._left)))
+                    self._process.send(JobRecall(len(self._left)))
                     asked = True
                 # Once asked, it says at once what of them has ended, or gives back the rest.
                 patience = until - time.monotonic() if has_report and not asked else None
-                for message in self._received(patience):
+                for message in self._process.received(patience):
                     if isinstance(message, ReturnedJobs):
                         for which in message.jobs:
                             self._forget(which)
@@ -304,7 +263,7 @@ class DaskSidecar:
                                 done.append(self._ended(outcome))
                                 size += _size(done[-1])
         except (OSError, *NONSENSE):
-            self._is_cut = True
+            self._process.is_cut = True
             for job in list(self._left.values()):
                 self._forget((job.task, job.attempt))
                 done.append(DaskJobResult(unstarted_outcome(job, Status.LOST, _DIED)))
@@ -313,92 +272,15 @@ class DaskSidecar:
     def cancel(self, tasks: list[int], grace: float, reason: str) -> None:
         """Stop tasks; tasks that are not here are ignored."""
         with contextlib.suppress(OSError):
-            self._send(CancelTasks(tasks, grace, reason))
+            self._process.send(CancelTasks(tasks, grace, reason))
 
     def close(self) -> None:
         """End the worker process and all jobs running there."""
-        with contextlib.suppress(OSError):
-            self._line.shutdown(socket.SHUT_RDWR)  # who waits for it hears so, unlike of a close
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        # Killed, the worker could not end its tasks: they are found by their marks.
-        kill_leftovers(self._mark, self.name)
-        self._line.close()
-        remove_tree(self._scratch)
-
-    def _start(self) -> None:
-        token = secrets.token_urlsafe(32)
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            settings = WorkerSettings(
-                host="127.0.0.1",
-                port=listening.getsockname()[1],
-                token=token,
-                worker=self.name,
-                site="dask",
-                lease="dask",
-                processors=self.processors,
-            )
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "bursar.worker.worker"],
-                stdin=subprocess.PIPE,
-                env={**os.environ, RUN: self._mark, WORKER: self.name},
-            )
-            try:
-                assert self._process.stdin is not None
-                # On standard input: arguments and environment can be read by others.
-                with self._process.stdin as stdin:
-                    stdin.write(msgspec.json.encode(settings))
-                self._line = self._met(listening, token)
-            except BaseException:
-                self._process.kill()
-                self._process.wait()
-                raise
-
-    def _met(self, listening: socket.socket, token: str) -> socket.socket:
-        """Accept the connection of the started process and turn any other away."""
-        listening.settimeout(0.2)
-        until = time.monotonic() + _READY
-        while time.monotonic() < until and self.is_alive:
-            try:
-                line, _ = listening.accept()
-            except TimeoutError:
-                continue
-            line.settimeout(_MANNERS)
-            with contextlib.suppress(OSError, *NONSENSE):
-                # Any user of this machine can connect to a local port; in constant time, so that
-                # the token cannot be guessed byte by byte.
-                if secrets.compare_digest(self._first(line).token, token):
-                    line.settimeout(None)
-                    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    return line
-            line.close()
-        raise OSError("the worker process beside Dask's did not say hello")
-
-    def _first(self, line: socket.socket) -> Hello:
-        frames = FrameDecoder(4096)
-        while data := line.recv(4096):
-            for body in frames.feed(data):
-                message = self._decode(body)
-                if isinstance(message, Hello):
-                    return message
-                raise ProtocolError("expected a hello")
-        raise ProtocolError("hung up")
-
-    def _own_place(self) -> SharedRunPaths:
-        parts = [os.path.join(self._scratch, part) for part in ("root", FILES, WORK, LOGS)]
-        for part in parts:
-            os.mkdir(part)
-        return SharedRunPaths(*parts)
+        self._process.close()
 
     def _job_folder(self, job: WireJob, payloads: list[FilePayload]) -> str:
         """Make a folder for a job whose files travel, with the files that the job reads."""
-        home = os.path.join(self._scratch, f"home-{job.task}-{job.attempt}")
-        remove_tree(home)
-        for part in (FILES, WORK, LOGS):
-            os.makedirs(os.path.join(home, part))
+        home = self._process.make_home(job)
         seen = unpack(payloads, os.path.join(home, FILES))
         self._staged[job.task, job.attempt] = _StagedJob(home, seen)
         return home
@@ -422,26 +304,6 @@ class DaskSidecar:
         staged = self._staged.pop(which, None)
         if staged is not None:
             remove_tree(staged.home)
-
-    def _received(self, patience: float | None) -> list[FromWorker]:
-        """Return the process's next messages; empty when none came within ``patience`` seconds."""
-        if patience is not None:
-            poll = select.poll()
-            poll.register(self._line, select.POLLIN)
-            if not poll.poll(max(0.0, patience) * 1000):
-                return []
-        data = self._line.recv(_PIECE)
-        if not data:
-            raise ConnectionResetError
-        return [self._decode(body) for body in self._frames.feed(data)]
-
-    def _send(self, message: FromServer) -> None:
-        with self._sending:
-            self._line.sendall(frame(message))
-
-
-def _welcome(run: str, spill: int, place: SharedRunPaths) -> Welcome:
-    return Welcome(run, place.root, place.files, place.work, place.logs, spill)
 
 
 def _size(done: DaskJobResult) -> int:

@@ -156,7 +156,7 @@ class RemoteLotSite(RemoteSite):
             backfill_windows=windows,
         )
 
-    def sold(self, pilot: Allocation) -> Allocation:
+    def sold(self, pilot: Allocation, money: float | None = None) -> Allocation:
         """Return a pilot as the whole of the next lot; see :class:`SellingSite`."""
         if not pilot.works:
             return pilot
