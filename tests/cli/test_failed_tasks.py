@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from bursar.worker.memory_enforcement import memory_groups
+
 SWEEP = """\
 [campaign]
 name = "fit"
@@ -108,3 +110,31 @@ def test_a_name_that_begins_two_runs_is_refused(failed: Any) -> None:
     failed.bursar("run", "c.toml", status=1)
 
     assert '2 runs under runs begin with "fit-"' in failed.bursar("tasks", "fit-", status=2).stderr
+
+
+def test_a_task_that_uses_too_much_memory_says_what_to_state(folder: Any) -> None:
+    """The plan says how memory is enforced, the failure what was used and what may mend it."""
+    folder.write(
+        "c.toml",
+        """\
+[campaign]
+name = "hog"
+[task]
+memory = "100 MB"
+retries = 0
+[tasks.large]
+command = ["python3", "-c", "import time; held = b'x' * 300_000_000; time.sleep(30)"]
+[tasks.small]
+command = "echo small"
+""",
+    )
+    planned = folder.bursar("plan", "c.toml", "--runtime", "1s")
+    told = folder.bursar("run", "c.toml", status=1)
+
+    if memory_groups() is None:
+        assert "memory of tasks is watched" in planned.stderr
+        assert "memory of tasks is watched" in told.stderr
+    (group,) = folder.json("report", folder.run.name)["failures"]
+    assert group["tasks"] == ["large"]
+    assert group["first"]["reason"].endswith("memory allows 100 MB")
+    assert "killed for its memory: state what it needs, more than" in group["first"]["meaning"]

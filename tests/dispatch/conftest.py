@@ -93,11 +93,14 @@ class Room:
         retry: Retry = AT_ONCE,
         past: Sequence[Outcome] = (),
         meanwhile: Callable[[Dispatcher, LocalWorkers], Awaitable[None]] | None = None,
+        **options: Any,
     ) -> list[Outcome]:
         """Runs them all; what the journal then holds, by task and attempt."""
 
         async def run() -> None:
-            dispatcher = self.dispatcher(tasks, parents, guard=guard, retry=retry, past=past)
+            dispatcher = self.dispatcher(
+                tasks, parents, guard=guard, retry=retry, past=past, **options
+            )
             rigid = any(task.processors > 1 for task in tasks)
             async with self.running(dispatcher, processors, rigid=rigid) as workers:
                 if meanwhile is not None:

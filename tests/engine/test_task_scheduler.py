@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bursar.engine.fair_turns import ProjectTurns
 from bursar.engine.instance_tasks import InstanceTasks
+from bursar.engine.shared_resources import SharedMemory
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.task_states import EngineTaskState
-from bursar.engine.worker_slots import SharedMemory, WorkerClaim, WorkerSlot
+from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.campaign import Retry
 from bursar.model.money import Refusal
 from bursar.model.task import Status

@@ -6,7 +6,7 @@ import pytest
 
 from bursar.model.errors import InputError
 from bursar.model.task import Copy, Exec, File, Shell, Task
-from bursar.runs.missing_programs import check_programs
+from bursar.runs.task_needs import check_programs
 
 
 def refused(folder: Path, task: Task) -> str:

@@ -50,11 +50,11 @@ from bursar.report.progress import RunProgress
 from bursar.runs.data_mover import check_storages
 from bursar.runs.detached_runs import start_detached, stop_run
 from bursar.runs.folder import RunFolder, find_task
-from bursar.runs.missing_programs import check_programs
 from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
 from bursar.runs.run_record import read_run, summarise
+from bursar.runs.task_needs import check_needs, memory_note
 from bursar.sites.owners import known_owners
 
 # Running of campaigns, and resuming of runs that were stopped.
@@ -222,9 +222,9 @@ def run(
         )
     if any(task.data or task.registers for task in campaign.workflow.tasks):
         check_storages(facts)
-    if not anyway and all(site.kind == "local" for site in facts):
-        # Elsewhere PATH is another one.
-        check_programs(campaign.workflow.tasks, campaign.root)
+    check_needs(
+        campaign, facts, anywhere=policy.kind in ("economy", "matched"), programs=not anyway
+    )
 
     # What the account holds bounds the cost; only a stated budget is there for a plan to spend.
     allowed = campaign if payer is None else within_account(campaign, facts, payer)
@@ -290,7 +290,8 @@ def run(
     if progress and not ahead.is_done:
         notes = () if oversubscribe else notes_on_sharing(facts)
         found = () if measured is None else measured.summary.words()
-        for line in (*found, quote.note, *quote.purchase_lines(), *notes):
+        memory = memory_note(campaign.workflow.tasks, facts)
+        for line in (*found, quote.note, *quote.purchase_lines(), *notes, memory):
             if line:
                 print(line, file=sys.stderr)
     chosen = ahead.plan_of_whole(quote.plan_to_follow())

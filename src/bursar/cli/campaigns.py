@@ -145,6 +145,7 @@ def plan_campaign(
     from bursar.api.reusing import reusing
     from bursar.planning.policy import SearchLimits
     from bursar.report.progress import PlanProgress
+    from bursar.runs.task_needs import memory_note
 
     check_probe(probe, runtime, replay, reuse_from)
     facts = load_sites(sites, market)
@@ -199,6 +200,8 @@ def plan_campaign(
         print_json(quote.to_dict())
     else:
         quote.print()
+        if line := memory_note(loaded.workflow.tasks, facts):
+            print_note(line)
     if check:
         _check(quote.check(), len(quote.front.options))
     if quote.chosen is None:

@@ -71,6 +71,18 @@ def children() -> list[int]:
         return []
 
 
+def child_processes(pid: int) -> list[int]:
+    """Return the processes that any thread of a process has started, zombies included."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += [int(child) for child in file.read().split()]
+    except OSError:  # it has ended meanwhile
+        pass
+    return found
+
+
 # Processes that a killed worker left behind, found by the mark in their environment.
 
 RUN = "BURSAR_RUN"

@@ -141,7 +141,11 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         Tasks of the same worker that must have succeeded before it starts; only for workers that
         keep such an order.
     memory
-        Bytes that the task needs, for workers that schedule jobs themselves; 0: not stated.
+        Bytes that the task may use; 0: not stated.
+    secrets
+        Values of the variables that its steps name as secret. They are in no journal.
+    devices
+        Numbers of the GPUs that the task holds, of those of the site, from 0.
     """
 
     task: int
@@ -159,6 +163,8 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     sealed: bytes = b""
     after: tuple[int, ...] = ()
     memory: int = 0
+    secrets: dict[str, str] = {}
+    devices: tuple[int, ...] = ()
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):

@@ -15,9 +15,10 @@ from typing import Generic, Protocol
 from bursar.dispatch.wire import Hello
 from bursar.engine.held_tasks import missing_claims, resume_held
 from bursar.engine.loop_clock import EngineClock
+from bursar.engine.shared_resources import NO_RESOURCES, SharedMemory
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.worker_link import NO_LINK, WorkerLink
-from bursar.engine.worker_slots import Of, SharedMemory, WorkerClaim, WorkerSlot
+from bursar.engine.worker_slots import Of, WorkerClaim, WorkerSlot
 
 OnDurable = Callable[[], None]
 """Called when what was recorded is durable."""
@@ -127,6 +128,7 @@ def take_in(
         missing = missing_claims(worker, hello.holds)
         room.owner.lose(worker, missing, counts=not hello.holds)
     worker.site, worker.host, worker.link, worker.is_pilot = hello.site, hello.host, link, is_pilot
+    worker.shared_resources = room.scheduler.resources.get(hello.site, NO_RESOURCES)
     worker.open, worker.leaving, worker.took_leave, worker.idle_since = True, False, False, now
     worker.prefetch.reconnected()
     owner = room.owner

@@ -1,5 +1,5 @@
 """
-Filling workers where some ready tasks need several processors, or state their memory.
+Filling workers where some ready tasks need several processors, or state memory or resources.
 
 Tasks are tried in turn: users by their fair turns, instances of a user likewise, and tasks of an
 instance in their order. The first task that no worker has room for gets a worker *reserved*, the
@@ -8,6 +8,10 @@ the reserved one where that does not delay it: what should end before, or runs o
 memory that are to spare then, as in EASY backfilling [1]_. The promised memory is kept on all
 workers that share it. One task has such a promise at a time,
 of those that are bound to the same lease, and of those that are bound to none.
+
+Counted resources of a site, such as licences, go to tasks in their order: as long as one waits for
+some of a name, none behind it gets any of that name there, so that many small needs never keep a
+large one waiting.
 
 A task that states more memory than any worker has starts on the one with most, when no other task
 needs memory there: what sites state was checked before, and waiting for ever would help nobody. A
@@ -26,8 +30,9 @@ from enum import Enum
 from typing import Generic
 
 from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket, ReadyWalk
+from bursar.engine.shared_resources import ResourceNeeds, SharedMemory, SharedResources
 from bursar.engine.task_states import READY
-from bursar.engine.worker_slots import Of, SharedMemory, WorkerPool, WorkerReservation, WorkerSlot
+from bursar.engine.worker_slots import Of, WorkerPool, WorkerReservation, WorkerSlot
 
 BACKFILL_DEPTH = 128
 """Ready tasks of an instance that are examined, at most, behind one that does not fit."""
@@ -98,6 +103,8 @@ class BackfillPass(Generic[Of]):
         # By worker that is kept for a task, and of all such workers by the memory that they use.
         self._shadows: dict[str, _Shadow] = {}
         self._memory_shadows: dict[SharedMemory, list[_Shadow]] = {}
+        # Names of resources that tasks looked at before wait for, by who has them.
+        self._awaited: dict[SharedResources, set[str]] = {}
         self._before, pool.reserved = pool.reserved, {}
 
     def run(self, start: Start[Of]) -> None:
@@ -168,6 +175,9 @@ class BackfillPass(Generic[Of]):
                 self._occupy(worker, width, self._need(bucket), end)
                 self._turns.charged(instance)
             return True
+        if bucket.resources and self._awaits(instance, task, bucket):
+            walk.drop()
+            return True
         if bucket.place in self._pool.reserved:
             if not any(
                 width <= room and self._need(bucket) <= self._pool.workers[name].free_memory
@@ -203,13 +213,16 @@ class BackfillPass(Generic[Of]):
     def _best_fit(self, instance: Of, task: int, place: str, end: float) -> WorkerSlot[Of] | None:
         """Return the worker with the least free processors on which a task may start now."""
         width = instance.tasks.processors[task]
-        memory = self._need(instance.tasks.ready_tasks.bucket_of(task))
+        bucket = instance.tasks.ready_tasks.bucket_of(task)
+        memory, resources = self._need(bucket), bucket.resources
         best: WorkerSlot[Of] | None = None
         for name, room in self._room.items():
             if room < width:
                 continue
             worker = self._pool.workers[name]
             if memory > worker.free_memory or (best is not None and worker.free >= best.free):
+                continue
+            if resources and not self._has(worker, resources):
                 continue
             shadow = self._shadows.get(name)
             if shadow is not None and end > shadow.begin and width > shadow.processors:
@@ -232,6 +245,7 @@ class BackfillPass(Generic[Of]):
         return (
             worker.room >= tasks.processors[task]
             and worker.memory >= self._need(bucket)
+            and (not bucket.resources or worker.shared_resources.could_have(bucket.resources))
             and place in (ANYWHERE, worker.lease)
             and worker.lease not in tasks.ready_tasks.sequences
             and (
@@ -239,6 +253,24 @@ class BackfillPass(Generic[Of]):
                 or worker.has_time_for(tasks, task, worker.time_left(self._now))
             )
         )
+
+    def _has(self, worker: WorkerSlot[Of], needs: ResourceNeeds) -> bool:
+        """Whether resources are free at a worker's site, and no task before waits for them."""
+        awaited = self._awaited.get(worker.shared_resources, ())
+        return worker.shared_resources.has(needs) and not any(name in awaited for name, _ in needs)
+
+    def _awaits(self, instance: Of, task: int, bucket: ReadyBucket) -> bool:
+        """
+        Keep resources for a task that could not start, and say whether they are what is missing.
+
+        They are kept for this pass; the next one comes to the task again before those behind it.
+        """
+        able = [worker for worker in self._workers if self._could_run(worker, instance, task)]
+        has = any(self._has(worker, bucket.resources) for worker in able)
+        for worker in able:
+            awaited = self._awaited.setdefault(worker.shared_resources, set())
+            awaited.update(name for name, _ in bucket.resources)
+        return bool(able) and not has
 
     def _need(self, bucket: ReadyBucket) -> float:
         """Return the bytes that a worker must have free for a task."""

@@ -72,6 +72,8 @@ class EngineSettings:
     absence
         Seconds without a connection after which the tasks of a worker that outlives the engine run
         elsewhere; 0: at once.
+    secrets
+        Values of the variables that tasks name as secret, by name.
     priced_data
         Names of sites where data have a price, whose workers count what attempts carry.
     on_outcome
@@ -88,6 +90,7 @@ class EngineSettings:
     keeps_starts: bool = False
     outlives: float = 0.0
     absence: float = 0.0
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     priced_data: Collection[str] = ()
     on_outcome: Callable[[AttemptRecord], None] = lambda record: None
     on_start: Callable[[Sequence[int]], None] = lambda tasks: None

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from bursar.dispatch.credential import SILENCE
@@ -27,6 +27,7 @@ from bursar.engine.loop_clock import LoopClock
 from bursar.engine.pilot_listener import PilotListener
 from bursar.engine.run_tasks import RetriedFailures, RunTasks
 from bursar.engine.run_workers import InProcessEngineLink, RunWorkers
+from bursar.engine.shared_resources import SharedResources
 from bursar.engine.transactions import GroupCommit
 from bursar.engine.worker_link import EngineLink, WorkerLink
 from bursar.model.campaign import Retry
@@ -57,11 +58,13 @@ class DispatchOptions:
         Lease whose processors run each task; None: any.
     again_at
         Lease, or what stands for one, to which tasks go that will run again; None: they stay.
-    delay, data, prefetch, keeps_starts, outlives, absence, priced_data
+    delay, data, prefetch, keeps_starts, outlives, absence, secrets, priced_data
         See :class:`bursar.engine.core.EngineSettings`.
     restored
         Attempts of the run's earlier life that workers may still have, which went on without the
         run for up to ``outlives`` seconds; None: whatever that life left running is killed.
+    resources
+        How many of each countable resource the sites have: by site, then by name.
     listening, token
         Bound socket and secret of that life, by which its workers come back; None and empty: a new
         port and a new secret.
@@ -85,6 +88,8 @@ class DispatchOptions:
     keeps_starts: bool = False
     outlives: float = 0.0
     absence: float = 0.0
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    resources: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     priced_data: Collection[str] = ()
     restored: RestoredAttempts | None = None
     listening: socket.socket | None = None
@@ -157,6 +162,8 @@ class Dispatcher:
         self._last_seen, self._epoch = options.last_seen, options.epoch
         self._clock = LoopClock()
         queue = RunTasks(retry, options.again_at)
+        for site, totals in options.resources.items():
+            queue.scheduler.resources[site] = SharedResources(totals)
         queue.extend(tasks, parents, placed=options.placed)
         self._is_first_life = options.restored is None
         self._listening = options.listening
@@ -180,6 +187,7 @@ class Dispatcher:
                 keeps_starts=options.keeps_starts,
                 outlives=options.outlives,
                 absence=options.absence,
+                secrets=options.secrets,
                 priced_data=options.priced_data,
                 on_outcome=on_outcome or (lambda record: None),
                 on_start=on_start or (lambda tasks: None),

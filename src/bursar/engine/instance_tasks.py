@@ -15,6 +15,7 @@ from itertools import repeat
 from types import MappingProxyType
 
 from bursar.engine.ready_tasks import ANYWHERE, ReadyTasks
+from bursar.engine.shared_resources import ResourceNeeds
 from bursar.engine.task_dependencies import TaskDependencies
 from bursar.engine.task_states import (
     ABSENT,
@@ -222,6 +223,7 @@ class InstanceTasks:
         estimates: Iterable[float],
         places: Sequence[str] | None = None,
         memory: Mapping[int, int] = MappingProxyType({}),
+        resources: Mapping[int, ResourceNeeds] = MappingProxyType({}),
     ) -> None:
         """
         Enter absent tasks in the state HELD; see :meth:`start`.
@@ -233,6 +235,8 @@ class InstanceTasks:
             the lease to which it is bound; None: no task is bound to any.
         memory
             Bytes that tasks need, by task; tasks that state none are left out.
+        resources
+            Counted resources that tasks need, by task; tasks that need none are left out.
         """
         if isinstance(tasks, range) and tasks.step == 1:
             # Most submissions: slices take a tenth of the time of the loop.
@@ -245,7 +249,7 @@ class InstanceTasks:
                 self.processors[task] = width
                 self.estimates[task] = estimate
                 self.states[task] = HELD
-        self.ready_tasks.add(tasks, places or repeat(ANYWHERE, len(tasks)), memory)
+        self.ready_tasks.add(tasks, places or repeat(ANYWHERE, len(tasks)), memory, resources)
         self.counts[ABSENT] -= len(tasks)
         self.counts[HELD] += len(tasks)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from bursar.engine.shared_resources import ResourceNeeds
 from bursar.engine.task_states import CLAIMED, READY
 
 BITS = 32
@@ -30,7 +31,7 @@ ANYWHERE = ""
 @dataclass(slots=True, eq=False)
 class ReadyBucket:
     """
-    Ready tasks of one place, one width, one need of memory and about one length.
+    Ready tasks of one place, one width, one need of memory and resources, and about one length.
 
     Parameters
     ----------
@@ -42,6 +43,8 @@ class ReadyBucket:
         Seconds by estimate that each task takes at least; infinite when none has an estimate.
     memory
         Bytes that each task needs; 0: not stated.
+    resources
+        Counted resources of the site that each task holds: pairs of a name and a number.
     heap
         Keys of ready tasks, and stale keys of tasks that are not ready here any more.
     ready, unknown
@@ -56,11 +59,17 @@ class ReadyBucket:
     processors: int
     shortest: float
     memory: int = 0
+    resources: ResourceNeeds = ()
     heap: list[int] = field(default_factory=list)
     ready: int = 0
     unknown: int = 0
     work: float = 0.0
     longest: float = 0.0
+
+    @property
+    def is_choosy(self) -> bool:
+        """Whether a free processor alone does not do for its tasks."""
+        return self.processors > 1 or self.memory > 0 or bool(self.resources)
 
 
 class ReadyTasks:
@@ -77,9 +86,9 @@ class ReadyTasks:
     Attributes
     ----------
     wide
-        Number of ready tasks that need several processors, or state their memory.
-    states_memory
-        Whether any task has stated the memory that it needs.
+        Number of ready tasks that need several processors, or state their memory or resources.
+    states_memory, states_resources
+        Whether any task has stated the memory, or the resources, that it needs.
     has_stale_keys
         Whether a ready task may have keys in other buckets, or with other priorities.
     bound
@@ -103,8 +112,8 @@ class ReadyTasks:
         self._bucket = array("H")
         self._priority: array[int] | None = None  # None: tasks start in order of their numbers
         self.has_stale_keys = False
-        self.states_memory = False
-        self._numbers: dict[tuple[str, int, float, int], int] = {}
+        self.states_memory = self.states_resources = False
+        self._numbers: dict[tuple[str, int, float, int, ResourceNeeds], int] = {}
         self._plain: dict[int, int] = {}  # by width, of tasks bound to no place, if not by length
         self.buckets: list[ReadyBucket] = []
         self._at: dict[str, list[ReadyBucket]] = {ANYWHERE: []}
@@ -124,17 +133,18 @@ class ReadyTasks:
         tasks: Iterable[int],
         places: Iterable[str],
         memory: Mapping[int, int] = MappingProxyType({}),
+        resources: Mapping[int, ResourceNeeds] = MappingProxyType({}),
     ) -> None:
-        """Put tasks that are not ready yet into the buckets of their places and their memory."""
+        """Put tasks that are not ready yet into the buckets of their places and their needs."""
         processors, plain, bound = self._processors, self._plain, self.bound
         for task, place in zip(tasks, places, strict=True):
             number = None
             if place != ANYWHERE:
                 bound[place] = bound.get(place, 0) + 1
-            elif not memory or task not in memory:
+            elif task not in memory and task not in resources:
                 number = plain.get(processors[task])
             if number is None:
-                number = self._number_of(place, task, memory.get(task, 0))
+                number = self._number_of(place, task, memory.get(task, 0), resources.get(task, ()))
             # Looked up each time: the column is replaced when numbers grow beyond two bytes.
             self._bucket[task] = number
 
@@ -159,8 +169,13 @@ class ReadyTasks:
             # The old heap keeps the key: taking it out would mean a search. A walk finds it stale,
             # as its bucket is not the task's any more.
             self.count_out((task,))
-        memory = self.bucket_of(task).memory
-        self.add((task,), (place,), {task: memory} if memory else {})
+        bucket = self.bucket_of(task)
+        self.add(
+            (task,),
+            (place,),
+            {task: bucket.memory} if bucket.memory else {},
+            {task: bucket.resources} if bucket.resources else {},
+        )
         if ready:
             self.count_in((task,))
 
@@ -203,7 +218,7 @@ class ReadyTasks:
         for task in tasks:
             bucket = buckets[numbers[task]]
             bucket.ready += 1
-            if bucket.processors > 1 or bucket.memory:
+            if bucket.is_choosy:
                 self.wide += 1
             estimate = estimates[task]
             if estimate == math.inf:
@@ -219,7 +234,7 @@ class ReadyTasks:
         for task in tasks:
             bucket = buckets[numbers[task]]
             bucket.ready -= 1
-            if bucket.processors > 1 or bucket.memory:
+            if bucket.is_choosy:
                 self.wide -= 1
             estimate = estimates[task]
             if estimate == math.inf:
@@ -278,9 +293,9 @@ class ReadyTasks:
             bucket.heap[:] = [key for key in bucket.heap if states[key & MASK] == READY]
             heapq.heapify(bucket.heap)
 
-    def _number_of(self, place: str, task: int, memory: int) -> int:
+    def _number_of(self, place: str, task: int, memory: int, resources: ResourceNeeds) -> int:
         length = _shortest_like(self._estimates[task]) if self._by_length else 0.0
-        key = (place, self._processors[task], length, memory)
+        key = (place, self._processors[task], length, memory, resources)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.buckets)
@@ -290,9 +305,10 @@ class ReadyTasks:
                 self._bucket = array("I", self._bucket)
             bucket = ReadyBucket(*key)
             self.states_memory |= memory > 0
+            self.states_resources |= bool(resources)
             self.buckets.append(bucket)
             self._at.setdefault(place, []).append(bucket)
-            if not self._by_length and place == ANYWHERE and not memory:
+            if not self._by_length and place == ANYWHERE and not memory and not resources:
                 self._plain[bucket.processors] = number
         return number
 

@@ -1,7 +1,7 @@
 """The orders of a run to its workers: what may start, and what is sent once that is durable."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +15,7 @@ from bursar.engine.task_states import SUCCEEDED
 from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
-from bursar.model.task import Task, Write
+from bursar.model.task import Secret, Task, Write
 
 
 def send(
@@ -182,7 +182,14 @@ def _job_of_claim(core: EngineCore, claim: WorkerClaim[RunTasks], site: str) -> 
         dict(data(claim.task, site)) if data and task.data else {},
         after=claim.after,
         memory=claim.memory,
+        devices=claim.devices,
+        secrets=_secrets_of(task, core.settings.secrets) if core.settings.secrets else {},
     )
+
+
+def _secrets_of(task: Task, values: Mapping[str, str]) -> dict[str, str]:
+    names = [name for step in task.steps if isinstance(step, Secret) for name in step.names]
+    return {name: values[name] for name in names if name in values}
 
 
 def _apply_limit(core: EngineCore, site: str, processors: int) -> None:

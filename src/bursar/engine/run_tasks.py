@@ -128,6 +128,11 @@ class RunTasks:
             [math.inf if task.runtime is None else task.runtime for task in tasks],
             placed,
             {n: task.memory for n, task in zip(numbers, tasks, strict=True) if task.memory},
+            {
+                n: tuple(sorted(task.resources.items()))
+                for n, task in zip(numbers, tasks, strict=True)
+                if task.resources
+            },
         )
         for number, task in zip(numbers, tasks, strict=True):
             if task.retries is not None:

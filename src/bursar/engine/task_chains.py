@@ -115,6 +115,8 @@ def _may_run(worker: WorkerSlot[Of], tasks: InstanceTasks, task: int, now: float
         tasks.processors[task] > worker.processors
         or ready.bucket_of(task).place not in (ANYWHERE, worker.lease)
         or worker.lease in ready.sequences  # such a lease has a plan to keep
+        # Resources are counted when a task is given, and a chained one starts later.
+        or ready.bucket_of(task).resources
     ):
         return False
     time_left = worker.time_left(now)

@@ -23,8 +23,9 @@ from bursar.engine.backfilling import TOO_LONG, BackfillPass, StartAnswer
 from bursar.engine.fair_turns import FairQueue
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.ready_tasks import BITS, ReadyBucket, ReadyWalk
+from bursar.engine.shared_resources import UNKNOWN_DEVICES, SharedMemory, SharedResources
 from bursar.engine.task_states import CLAIMED, READY, REFUSED
-from bursar.engine.worker_slots import Of, SharedMemory, WorkerClaim, WorkerPool, WorkerSlot
+from bursar.engine.worker_slots import Of, WorkerClaim, WorkerPool, WorkerSlot, room_of
 from bursar.model.money import Refusal
 
 FIRST_COST = 1.0
@@ -66,9 +67,10 @@ class TaskScheduler(Generic[Of]):
 
     Attributes
     ----------
-    claims, memories, turns
+    claims, memories, resources, turns
         All claims, by the task's number on the wire; the memory of each machine in use, by name;
-        what makes the queue of a pool's users, whose turns are equal by default.
+        counted resources, by site; what makes the queue of a pool's users, whose turns are equal
+        by default.
     """
 
     def __init__(self, serial: int | None = None, limit: float | None = None) -> None:
@@ -78,6 +80,7 @@ class TaskScheduler(Generic[Of]):
         self.workers: dict[str, WorkerSlot[Of]] = {}
         self.claims: dict[int, WorkerClaim[Of]] = {}
         self.memories: WeakValueDictionary[str, SharedMemory] = WeakValueDictionary()
+        self.resources: dict[str, SharedResources] = {}
         self.turns: Callable[[], FairQueue[str]] = FairQueue
         self._owing, self._joined = dict[int, Of](), 0  # what is owed; workers, so far
         self._ends: dict[str, tuple[float, float]] = {}  # of leases: until when, and how fast
@@ -167,6 +170,8 @@ class TaskScheduler(Generic[Of]):
             0.0,
             math.inf,
             memory=worker.memory_for(tasks, task),
+            resources=tasks.ready_tasks.bucket_of(task).resources,
+            devices=UNKNOWN_DEVICES,
         )
         worker.hold((claim,))
 
@@ -253,10 +258,10 @@ class TaskScheduler(Generic[Of]):
         grant: _Grant[Of] = _Grant(now, allowed, per_task)
         if pool.in_order:
             pool.settle()
-            self._fill_in_order(pool, _room_of(pool.idle_workers()), grant)
+            self._fill_in_order(pool, room_of(pool.idle_workers()), grant)
         if pool.wide:
             workers = [worker for worker in pool.workers.values() if worker.open]
-            self._backfill(pool, _room_of(workers), grant)
+            self._backfill(pool, room_of(workers), grant)
         else:
             pool.reserved.clear()
             self._fill_least_loaded(pool, grant)
@@ -341,8 +346,7 @@ class TaskScheduler(Generic[Of]):
             task = sequence[0]
             state = tasks.states[task]
             if state == READY:
-                needs = worker.memory_for(tasks, task)
-                if tasks.processors[task] > room or needs > worker.free_memory:
+                if not worker.has_room_for(tasks, task, room):
                     return
                 answer = self._start(instance, task, worker, grant)
                 if answer is StartAnswer.NOT_NOW:
@@ -495,7 +499,7 @@ class TaskScheduler(Generic[Of]):
         estimates, widths, attempts = tasks.estimates, tasks.processors, tasks.attempts
         base = instance.number << BITS
         usual = tasks.durations.mean or FIRST_COST
-        states_memory = tasks.ready_tasks.states_memory
+        ready = tasks.ready_tasks
         all_claims = self.claims
         claims: list[WorkerClaim[Of]] = []
         for task, seconds in zip(picked, limits, strict=True):
@@ -531,8 +535,10 @@ class TaskScheduler(Generic[Of]):
                 seconds if seconds < limit else limit,
                 False,
                 after,
-                worker.memory_for(tasks, task) if states_memory else 0,
+                worker.memory_for(tasks, task) if ready.states_memory else 0,
             )
+            if ready.states_resources:
+                claim.resources = ready.bucket_of(task).resources
             claims.append(claim)
         self._serial = serial
         worker.hold(claims)
@@ -592,9 +598,3 @@ class _Grant(Generic[Of]):
         self.allowed = allowed
         self.per_task = per_task
         self.given: dict[str, list[WorkerClaim[Of]]] = {}
-
-
-def _room_of(workers: list[WorkerSlot[Of]]) -> dict[str, int]:
-    """Return free processors by name, the least loaded first: a few tasks are spread over all."""
-    workers.sort(key=lambda worker: (worker.used / worker.processors, worker.number))
-    return {worker.name: worker.free for worker in workers}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -12,6 +12,12 @@ from bursar.engine.fair_turns import FairQueue, RankedHeap
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.loop_clock import EngineTimer
 from bursar.engine.ready_tasks import ANYWHERE, ReadyBucket
+from bursar.engine.shared_resources import (
+    NO_RESOURCES,
+    ResourceNeeds,
+    SharedMemory,
+    SharedResources,
+)
 from bursar.engine.worker_link import NO_LINK, WorkerLink
 from bursar.model.money import Refusal
 
@@ -75,6 +81,10 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
         :mod:`bursar.engine.task_chains`.
     memory
         Bytes that the task needs, at most all that the worker has; 0: not stated.
+    resources
+        Counted resources of the site that the task holds.
+    devices
+        Numbers of the GPUs that the task holds, of those of the site, from 0.
     withheld
         Whether the worker has not been sent the task: it waits for a transaction.
     """
@@ -94,38 +104,8 @@ class WorkerClaim(msgspec.Struct, Generic[Of], eq=False):
     after: tuple[int, ...] = ()
     memory: int = 0
     withheld: bool = False
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class SharedMemory:
-    """
-    Memory of a machine or a control group, which several workers may share.
-
-    Parameters
-    ----------
-    total
-        Bytes; infinite: not known, and taken to be enough.
-    used
-        Bytes that claimed tasks need together.
-    claims
-        Claims of tasks that need some, of all workers, by number.
-    """
-
-    total: float = math.inf
-    used: int = 0
-    claims: "dict[int, WorkerClaim[Any]]" = field(default_factory=dict)
-
-    def hold(self, claim: "WorkerClaim[Any]") -> None:
-        """Count the bytes of a claim."""
-        if claim.memory:
-            self.used += claim.memory
-            self.claims[claim.number] = claim
-
-    def let_go(self, claim: "WorkerClaim[Any]") -> None:
-        """Count the bytes of a claim no longer."""
-        if claim.memory:
-            self.used -= claim.memory
-            del self.claims[claim.number]
+    resources: ResourceNeeds = ()
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +123,8 @@ class WorkerSlot(Generic[Of]):
         Number of processors.
     shared_memory
         Memory that its tasks use, together with those of the workers beside it.
+    shared_resources
+        Resources that its tasks hold, together with those of all workers of the site.
     site
         Name of the worker's site.
     link
@@ -197,6 +179,7 @@ class WorkerSlot(Generic[Of]):
     lease: str
     processors: int
     shared_memory: SharedMemory = field(default_factory=SharedMemory)
+    shared_resources: SharedResources = NO_RESOURCES
     site: str = ""
     link: WorkerLink = NO_LINK
     prefetch: Prefetch = field(init=False)
@@ -319,6 +302,8 @@ class WorkerSlot(Generic[Of]):
                 used += claim.processors
                 if claim.memory:
                     self.shared_memory.hold(claim)
+                if claim.resources:
+                    self.shared_resources.hold(claim)
             # Sums by worker, so that what waits there is known without looking at each claim.
             if claim.estimate == math.inf:
                 unknown += claim.processors
@@ -344,6 +329,8 @@ class WorkerSlot(Generic[Of]):
             self.used -= claim.processors
             if claim.memory:
                 self.shared_memory.let_go(claim)
+            if claim.resources:
+                self.shared_resources.let_go(claim)
         if claim.estimate == math.inf:
             self.unknown -= claim.processors
         elif self.is_idle:
@@ -354,6 +341,13 @@ class WorkerSlot(Generic[Of]):
     def memory_for(self, tasks: InstanceTasks, task: int) -> int:
         """Return the bytes that a task takes here: what it needs, at most all that there is."""
         return int(min(tasks.ready_tasks.bucket_of(task).memory, self.memory))
+
+    def has_room_for(self, tasks: InstanceTasks, task: int, room: int) -> bool:
+        """Whether a task that needs so much may start here; ``room``: processors it may hold."""
+        if tasks.processors[task] > room or self.memory_for(tasks, task) > self.free_memory:
+            return False
+        resources = tasks.ready_tasks.bucket_of(task).resources
+        return not resources or self.shared_resources.has(resources)
 
     def has_time_for(self, tasks: InstanceTasks, task: int, time_left: float) -> bool:
         """
@@ -594,3 +588,9 @@ class WorkerPool(Generic[Of]):
                 if number not in passed:
                     return self.members[number]
         return None
+
+
+def room_of(workers: list[WorkerSlot[Of]]) -> dict[str, int]:
+    """Return free processors by name, the least loaded first: a few tasks are spread over all."""
+    workers.sort(key=lambda worker: (worker.used / worker.processors, worker.number))
+    return {worker.name: worker.free for worker in workers}

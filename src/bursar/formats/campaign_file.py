@@ -9,6 +9,7 @@ tasks of two sets belong together when they agree on every parameter they share.
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,9 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
         raise InputError("expected a name of printable characters", where="campaign.name")
     sweep = read_sweep(file.parameters, "parameters", root) if file.parameters else None
     sets = _task_sets(file, name)
+    if file.secrets is not None:
+        values = str((root / Path(file.secrets.file).expanduser()).absolute())
+        sets = [replace(task_set, secrets_file=values) for task_set in sets]
     with collector_paused():
         workflow = Workflow(tuple(expand(sets, sweep, root)))
     return Campaign(
@@ -126,6 +130,9 @@ def _task_set(
     if "over" in given:  # the task's own choice of points, in place of the sweep of all
         beneath.pop("parameters", None)
     places = {key: joined("task", key) for key in beneath if key not in given}
+    for one, other in (("stdin", "stdin_text"), ("stdin_text", "stdin")):
+        if one in given:  # the task's own in place of the other kind of all
+            beneath.pop(other, None)
     environment = beneath.get("environment", {}) | given.get("environment", {})
     if environment:
         given["environment"] = environment

@@ -18,7 +18,18 @@ from bursar.formats.task_set import (
     compile_set,
 )
 from bursar.model.errors import InputError, errors_within, spelling_hint
-from bursar.model.task import Exec, File, OnError, Shell, Step, Task, Value
+from bursar.model.task import (
+    Exec,
+    File,
+    Inherit,
+    OnError,
+    Secret,
+    Shell,
+    StandardInput,
+    Step,
+    Task,
+    Value,
+)
 
 MOST_LINKS = 10_000_000
 """Largest number of dependencies; refused before memory runs out."""
@@ -143,6 +154,10 @@ def _task(part: _ExpandedTaskSet, draft: _TaskDraft, links: "_DependencyResolver
             "inputs": tuple(file.name for file in inputs),
             "outputs": tuple(file.name for file in draft.outputs),
         }
+    if compiled.stdin is not None:
+        # Not among {inputs}: the command reads it without being told its name.
+        read = _file(compiled.stdin, values)
+        inputs += () if read.name in {file.name for file in inputs} else (read,)
     processors = compiled.processors.value(values)
     assert processors is not None
     return Task(
@@ -156,6 +171,7 @@ def _task(part: _ExpandedTaskSet, draft: _TaskDraft, links: "_DependencyResolver
         runtime=compiled.runtime.value(values),
         wall_limit=compiled.wall_limit.value(values),
         memory=compiled.memory.value(values),
+        resources=_resources(compiled, values),
         environment=_environment(compiled, late),
         matching=compiled.matching.at(values),
         data=_data(compiled, values),
@@ -164,6 +180,11 @@ def _task(part: _ExpandedTaskSet, draft: _TaskDraft, links: "_DependencyResolver
         needs=None if table.needs == 1 else table.needs,
         parameters=draft.values,
     )
+
+
+def _resources(compiled: CompiledTaskSet, values: Values) -> dict[str, int]:
+    found = {name: setting.value(values) for name, setting in compiled.resources}
+    return {name: count for name, count in found.items() if count is not None}
 
 
 def _steps(compiled: CompiledTaskSet, values: Values) -> tuple[Step, ...]:
@@ -186,9 +207,25 @@ def _steps(compiled: CompiledTaskSet, values: Values) -> tuple[Step, ...]:
         if not argv[0]:
             raise InputError("expected a program, got an empty text", where=place)
         program = Exec(tuple(argv))
-    if compiled.source.table.on_error == "ignore":
-        return (OnError(ignore=True), program)
-    return (program,)
+    return (*_settings(compiled, values), program)
+
+
+def _settings(compiled: CompiledTaskSet, values: Values) -> list[Step]:
+    """Return the steps that prepare a task's program."""
+    table, at = compiled.source.table, compiled.source.at
+    steps: list[Step] = []
+    if table.on_error == "ignore":
+        steps.append(OnError(ignore=True))
+    if compiled.stdin is not None:
+        steps.append(StandardInput(_file(compiled.stdin, values).name))
+    elif compiled.stdin_text is not None:
+        text = rendered_at(compiled.stdin_text, values, at("stdin_text"))
+        steps.append(StandardInput(text=text))
+    if table.inherit is not None:
+        steps.append(Inherit(tuple(table.inherit)))
+    if table.secret:
+        steps.append(Secret(tuple(table.secret), compiled.source.secrets_file))
+    return steps
 
 
 def _check_length(text: str, place: str) -> None:

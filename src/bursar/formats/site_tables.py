@@ -148,6 +148,10 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
         Meta(description="Currency of all prices that name none; default: SU."),
     ] = None
     memory: Annotated[Size | None, Meta(description="Memory of the site; default: unknown.")] = None
+    resources: Annotated[
+        dict[Annotated[str, Meta(min_length=1)], Annotated[int, Meta(ge=0)]],
+        Meta(description="Countable resources that tasks hold, by name: licences, gpu, ..."),
+    ] = msgspec.field(default_factory=dict)
     attributes: Annotated[
         dict[str, str | int | float | bool],
         Meta(description="Further attributes that the site publishes, for requirements and ranks."),
@@ -223,6 +227,7 @@ class SiteTable(TomlTable, frozen=True, tag_field="kind"):
             fixed_price=prices.fixed,
             currency=next(iter(named), DEFAULT_CURRENCY),
             memory=self.memory,
+            resources=dict(self.resources),
             attributes=dict(self.attributes),
             storage=storage,
             storage_limit=self.storage_limit,

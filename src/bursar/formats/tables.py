@@ -28,6 +28,7 @@ from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES
 from bursar.model.results import RESULT_FORMS, ResultForm
+from bursar.model.task import GPU
 
 FileName = Annotated[
     str,
@@ -94,7 +95,14 @@ class InputTable(TomlTable, frozen=True):
 class TaskTable(TomlTable, frozen=True):
     """Settings of a task, or of all tasks of a sweep. Text may hold {parameter}."""
 
-    schema_rules: ClassVar[Schema] = {"not": {"required": ["over", "parameters"]}}
+    schema_rules: ClassVar[Schema] = {
+        "not": {
+            "anyOf": [
+                {"required": ["over", "parameters"]},
+                {"required": ["stdin", "stdin_text"]},
+            ]
+        }
+    }
 
     command: Annotated[Command | None, Meta(description="Command that the task runs.")] = None
     inputs: Annotated[
@@ -119,6 +127,13 @@ class TaskTable(TomlTable, frozen=True):
         TaskDuration | None, Meta(description="Time after which the task is killed.")
     ] = None
     memory: Annotated[TaskSize | None, Meta(description="Memory that the task needs.")] = None
+    resources: Annotated[
+        dict[str, Count] | None,
+        Meta(description="Countable resources of the site that the task holds, by name."),
+    ] = None
+    gpus: Annotated[
+        Count | None, Meta(description="Number of GPUs: short for resources = { gpu = ... }.")
+    ] = None
     retries: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="Further tries after a failure; default: as in [retry]."),
@@ -164,6 +179,27 @@ class TaskTable(TomlTable, frozen=True):
         dict[str, str | int | float | bool] | None,
         Meta(description="Environment variables of the task."),
     ] = None
+    stdin: Annotated[
+        FileName | None,
+        Meta(description="File that the command reads as its standard input; an input, too."),
+    ] = None
+    stdin_text: Annotated[
+        str | None, Meta(description="Text that the command reads as its standard input.")
+    ] = None
+    inherit: Annotated[
+        list[Annotated[str, Meta(extra_json_schema={"minLength": 1})]] | None,
+        Meta(
+            description="Names or patterns of the variables that the task inherits of those of "
+            "the run or pilot; default: all."
+        ),
+    ] = None
+    secret: Annotated[
+        list[Annotated[str, Meta(extra_json_schema={"pattern": "^[^=]+$"})]] | None,
+        Meta(
+            description="Variables whose values come from the environment of the run or "
+            "[secrets] file, and are written nowhere."
+        ),
+    ] = None
     on_error: Annotated[
         Literal["fail", "ignore"] | None,
         Meta(description='"ignore": the task succeeds whatever its exit status.'),
@@ -185,8 +221,12 @@ class TaskTable(TomlTable, frozen=True):
     ] = None
 
     def __post_init__(self) -> None:
+        if self.gpus is not None and GPU in (self.resources or {}):
+            raise InputError("stands in resources, too", where="gpus")
         if self.over is not None and self.parameters is not None:
             raise InputError("expected over or parameters, not both", where="over")
+        if self.stdin is not None and self.stdin_text is not None:
+            raise InputError("expected stdin or stdin_text, not both", where="stdin_text")
 
 
 class CampaignTable(TomlTable, frozen=True):
@@ -289,6 +329,19 @@ class RetryTable(TomlTable, frozen=True):
     def retry(self) -> Retry:
         """Return the rules for tries."""
         return Retry(attempts=self.attempts, backoff=self.backoff, ceiling=self.ceiling)
+
+
+class SecretsTable(TomlTable, frozen=True):
+    """Where values of secret variables are that the environment of the run lacks."""
+
+    file: Annotated[
+        str,
+        Meta(
+            description="File of lines NAME=VALUE, readable by you alone (mode 600); relative to "
+            "this file, or ~/...",
+            min_length=1,
+        ),
+    ]
 
 
 class ResultColumnTable(TomlTable, frozen=True):
@@ -416,6 +469,9 @@ class CampaignFile(TomlTable, frozen=True):
     goal: Annotated[GoalTable, Meta(description="Deadline, budget, preference.")] = msgspec.field(
         default_factory=GoalTable
     )
+    secrets: Annotated[
+        SecretsTable | None, Meta(description="File with the values of secret variables.")
+    ] = None
     retry: Annotated[RetryTable, Meta(description="Rules for tries after failures.")] = (
         msgspec.field(default_factory=RetryTable)
     )

@@ -13,7 +13,7 @@ from bursar.formats.tables import FileTable, InputTable, TaskTable
 from bursar.formats.units import parse_duration, parse_size
 from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.matching import CHOICES, Fact, Matching
-from bursar.model.task import Value
+from bursar.model.task import GPU, Value
 
 # The keys of a campaign file by which tasks choose sites.
 
@@ -168,6 +168,8 @@ class TaskSet:
         Path of single settings that were written elsewhere.
     swept
         True when it runs over the campaign's sweep even if it mentions none of its parameters.
+    secrets_file
+        Path of the file with values of secret variables; empty: none.
     """
 
     name: str
@@ -175,6 +177,7 @@ class TaskSet:
     place: str
     places: Mapping[str, str] = field(default_factory=dict)
     swept: bool = False
+    secrets_file: str = ""
 
     def at(self, key: str) -> str:
         """Path of a setting."""
@@ -230,10 +233,13 @@ class CompiledTaskSet:
     outputs: tuple[FilePattern, ...]
     after: tuple[Template, ...]
     environment: tuple[tuple[str, Template], ...]
+    stdin: FilePattern | None
+    stdin_text: Template | None
     processors: TaskSetting[int]
     runtime: TaskSetting[float]
     wall_limit: TaskSetting[float]
     memory: TaskSetting[int]
+    resources: tuple[tuple[str, TaskSetting[int]], ...]
     matching: MatchingKeys
     data: tuple[Template, ...]
     register: tuple[tuple[Template, Template], ...]
@@ -252,6 +258,9 @@ class CompiledTaskSet:
         found += [(joined(at("command"), i), t) for i, t in enumerate(self.argv)]
         found += [(joined(at("after"), i), t) for i, t in enumerate(self.after)]
         found += [(joined(at("environment"), key), t) for key, t in self.environment]
+        found.append((at("stdin_text"), self.stdin_text))
+        if self.stdin is not None:
+            found.append((self.stdin.place, self.stdin.name))
         found += self.matching.templates()
         found += [(joined(at("data"), i), t) for i, t in enumerate(self.data)]
         for output, logical in self.register:
@@ -263,6 +272,7 @@ class CompiledTaskSet:
                 found += [(file.place, file.name), (file.place, file.size.template)]
         for setting in (self.processors, self.runtime, self.wall_limit, self.memory):
             found.append((setting.place, setting.template))
+        found += [(count.place, count.template) for _, count in self.resources]
         return [(place, template) for place, template in found if template is not None]
 
     def check(self, parameters: Collection[str]) -> None:
@@ -312,6 +322,7 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
         if not argv or not argv[0].text:
             raise InputError("expected a program, then its arguments", where=at("command"))
     environment = tuple(_environment(table.environment or {}, at("environment")))
+    _check_variables(table, at)
     late = [line, *argv, *(template for _, template in environment)]
     return CompiledTaskSet(
         source=source,
@@ -328,12 +339,17 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
             template_at(name, joined(at("after"), i)) for i, name in enumerate(table.after or ())
         ),
         environment=environment,
+        stdin=None if table.stdin is None else _file(table.stdin, at("stdin")),
+        stdin_text=None
+        if table.stdin_text is None
+        else template_at(table.stdin_text, at("stdin_text")),
         processors=_setting(
             1 if table.processors is None else table.processors, _count, at("processors")
         ),
         runtime=_setting(table.runtime, parse_duration, at("runtime")),
         wall_limit=_setting(table.wall_limit, _positive_duration, at("wall_limit")),
         memory=_setting(table.memory, parse_size, at("memory")),
+        resources=_resources(table, at),
         matching=matching_keys(table, at),
         data=tuple(
             template_at(name, joined(at("data"), i)) for i, name in enumerate(table.data or ())
@@ -345,6 +361,29 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
         ),
         mentions_files=any(t.names & {"inputs", "outputs"} for t in late if t is not None),
     )
+
+
+def _check_variables(table: TaskTable, at: Callable[[str], str]) -> None:
+    for key in ("inherit", "secret"):
+        for i, name in enumerate(getattr(table, key) or ()):
+            if not name or "=" in name or "\0" in name:
+                raise InputError('expected a name without "="', where=joined(at(key), i))
+    for i, name in enumerate(table.secret or ()):
+        if name in (table.environment or {}):
+            raise InputError(f'"{name}" stands in environment, too', where=joined(at("secret"), i))
+
+
+def _resources(
+    table: TaskTable, at: Callable[[str], str]
+) -> tuple[tuple[str, TaskSetting[int]], ...]:
+    found = []
+    for name, count in (table.resources or {}).items():
+        if not name.strip() or not name.isprintable():
+            raise InputError("expected the name of a resource", where=joined(at("resources"), name))
+        found.append((name, _setting(count, _count, joined(at("resources"), name))))
+    if table.gpus is not None:
+        found.append((GPU, _setting(table.gpus, _count, at("gpus"))))
+    return tuple(found)
 
 
 def _setting(raw: Any, parse: Callable[[object], T], place: str) -> TaskSetting[T]:

@@ -168,6 +168,20 @@ def format_size(size: int) -> str:
     return min(texts, key=len, default=f"{size} B")
 
 
+def rounded_size(size: float) -> str:
+    """
+    Write a size to three digits, for people.
+
+    >>> rounded_size(512), rounded_size(81_920), rounded_size(3.2e9)
+    ('512 B', '81.9 kB', '3.2 GB')
+    """
+    unit = 0
+    names = list(_DECIMAL_SIZES)
+    while size >= 999.5 and unit < len(names) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g} {names[unit]}"
+
+
 def parse_amount(value: object) -> tuple[float, str | None]:
     """
     Parse an amount into currency units and the currency, where one is named.

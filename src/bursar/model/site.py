@@ -256,6 +256,8 @@ class SiteFacts:
         The owner's policy, where prices change; the unit price is then its base.
     groups
         Groups of customers among which the owner counts the buyer.
+    resources
+        Countable ones by name, such as licences and GPUs, that tasks hold: how many it has.
     attributes
         Further ones that it publishes, by name, for requirements and ranks.
     storage
@@ -296,6 +298,7 @@ class SiteFacts:
     currency: str = "SU"
     exchange: ExchangeRate | None = None
     memory: int | None = None
+    resources: Mapping[str, int] = field(default_factory=dict)
     slots: tuple[Slot, ...] | None = None
     background: BackgroundLoad | None = None
     links: Mapping[str, Link] = field(default_factory=dict)

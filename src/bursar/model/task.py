@@ -54,6 +54,44 @@ class Redirect(msgspec.Struct, frozen=True, tag="redirect"):
     append: bool = False
 
 
+class StandardInput(msgspec.Struct, frozen=True, tag="stdin"):
+    """
+    From here on, programs read this as their standard input; without it, nothing.
+
+    Parameters
+    ----------
+    path
+        File in the working directory; None: the text.
+    text
+        Text that each task reads from its beginning.
+    """
+
+    path: str | None = None
+    text: str = ""
+
+
+class Inherit(msgspec.Struct, frozen=True, tag="inherit"):
+    """From here on, programs get only those variables of the worker's that match a pattern."""
+
+    names: tuple[str, ...]
+
+
+class Secret(msgspec.Struct, frozen=True, tag="secret"):
+    """
+    Names variables whose values are known only to the run's process and to the task's.
+
+    Parameters
+    ----------
+    names
+        Names of the variables.
+    file
+        Path of a file with values that the environment of the run lacks; empty: none.
+    """
+
+    names: tuple[str, ...]
+    file: str = ""
+
+
 class OnError(msgspec.Struct, frozen=True, tag="onerror"):
     """Chooses whether later failing steps are ignored or (the default) fail the task."""
 
@@ -99,10 +137,25 @@ class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     as_data: bool = False
 
 
-Step = Exec | Shell | Copy | Redirect | OnError | Substitute | Write | Call
+Step = (
+    Exec
+    | Shell
+    | Copy
+    | Redirect
+    | StandardInput
+    | Inherit
+    | Secret
+    | OnError
+    | Substitute
+    | Write
+    | Call
+)
 
 
 # A task: what to run, what it needs, what it makes.
+
+GPU = "gpu"
+"""Name of the countable resource whose holders are told which devices are theirs."""
 
 Value = str | int | float | bool
 """A parameter value."""
@@ -162,6 +215,9 @@ class Task:
         Seconds after which it is killed; None for no limit. Positive.
     memory
         Bytes it needs; None when unknown.
+    resources
+        Countable resources of the site that it holds, such as licences: numbers by name, each
+        positive.
     environment
         Variables added to the worker's.
     matching
@@ -196,6 +252,7 @@ class Task:
     runtime: float | None = None
     wall_limit: float | None = None
     memory: int | None = None
+    resources: Mapping[str, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     matching: Matching = field(default_factory=Matching)
     data: tuple[str, ...] = ()
@@ -215,6 +272,8 @@ class Task:
             raise ValueError(f"wall_limit must be finite and positive, got {self.wall_limit}")
         if self.memory is not None and self.memory < 0:
             raise ValueError(f"memory must not be negative, got {self.memory}")
+        if any(count < 1 for count in self.resources.values()):
+            raise ValueError(f"resources must be at least 1 each, got {dict(self.resources)}")
         if self.retries is not None and self.retries < 0:
             raise ValueError(f"retries must not be negative, got {self.retries}")
         if self.needs is not None and not (0 <= self.needs <= 1):

@@ -287,6 +287,10 @@ def build_problem(
     offered = np.array([s.processors for s in sites])
     speeds = np.array([s.speed for s in sites])
     fits = (widths[:, None] <= offered) & (memory[:, None] <= room)
+    needed = {tuple(sorted(t.resources.items())) for t in tasks if t.resources}
+    for needs in needed:
+        rows = [i for i, t in enumerate(tasks) if tuple(sorted(t.resources.items())) == needs]
+        fits[rows] &= [all(s.resources.get(n, 0) >= c for n, c in needs) for s in sites]
     if not fits.any(axis=1).all():
         raise _misfit(tasks[int(np.argmin(fits.any(axis=1)))], sites)
 
@@ -320,6 +324,16 @@ def _check_sites(sites: Sequence[SiteFacts]) -> None:
 def _misfit(task: Task, sites: Sequence[SiteFacts]) -> InputError:
     """Why the task fits on no site."""
     where = f"tasks.{task.id}"
+    for name, count in task.resources.items():
+        most = max(sites, key=lambda s: s.resources.get(name, 0))
+        had = most.resources.get(name, 0)
+        if count > had:
+            what = f'the site with most, "{most.name}", has {had}' if had else "no site has any"
+            return InputError(
+                f'task "{task.id}" needs {count} of "{name}", {what}',
+                where=f"{where}.resources",
+                hint=f"state what a site has in a sites file: resources = {{ {name} = {count} }}",
+            )
     widest = max(sites, key=lambda s: s.processors)
     if task.processors > widest.processors:
         return InputError(
@@ -333,6 +347,12 @@ def _misfit(task: Task, sites: Sequence[SiteFacts]) -> InputError:
             f'task "{task.id}" needs {task.memory} bytes of memory; '
             f'the site with most, "{largest.name}", has {largest.memory}',
             where=f"{where}.memory",
+        )
+    if task.resources:
+        return InputError(
+            f'task "{task.id}" needs more than any one site has of processors, memory and '
+            "resources together",
+            where=where,
         )
     return InputError(
         f'task "{task.id}" needs {task.processors} processors and {task.memory} bytes of memory; '

@@ -386,6 +386,12 @@ def _notes(workflow: Workflow, problem: PlanningProblem) -> Iterator[str]:
     if unpriced:
         names = ", ".join(unpriced)
         yield f"the price of {names} is unknown: so is the cost of what is bought there"
+    counted = sorted({name for task in workflow.tasks for name in task.resources})
+    if counted:
+        yield (
+            f"plans do not count {', '.join(counted)}: tasks may wait for these, and the run may "
+            "take longer"
+        )
     choosy = sum(task.matching.requirements is not None for task in workflow.tasks)
     if choosy:
         yield (

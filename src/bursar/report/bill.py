@@ -13,13 +13,14 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from bursar.dispatch.journal_records import AttemptRecord
+from bursar.formats.units import rounded_size
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.market.purchasing import DisputeRecord
 from bursar.model.money import MICROS, DataPrices, ExchangeRate, Micros, format_amount, from_micros
 from bursar.model.task import Status, Task
 from bursar.provisioning.accounting import PilotUsage, agree
-from bursar.report.tables import plain, size, table_of
+from bursar.report.tables import plain, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -187,7 +188,7 @@ def data_words(bytes_in: int, bytes_out: int, prices: DataPrices) -> str:
     """Write data and their prices for people."""
     rates = [(prices.into, "in"), (prices.out, "out")]
     at = " and ".join(f"{price:.6g} per GB {way}" for price, way in rates if price)
-    return f"data: {size(bytes_in)} in, {size(bytes_out)} out, at {at} ({prices})"
+    return f"data: {rounded_size(bytes_in)} in, {rounded_size(bytes_out)} out, at {at} ({prices})"
 
 
 class TaskItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -178,6 +178,12 @@ def meaning_of(outcome: Outcome, task: Task, lines: Sequence[str]) -> str:
             return "the worker or its machine went away; the task itself may be sound"
         case Status.CANCELLED:
             return ""
+    if found := re.search(r"used (.+), memory allows ", outcome.reason):
+        needed = found[1].removeprefix("more than ")
+        return (
+            f"killed for its memory: state what it needs, more than {needed}, "
+            "with memory, or split the task"
+        )
     code = outcome.exit_code
     if code is None:
         return _of_start(outcome.reason)

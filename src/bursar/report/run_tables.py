@@ -4,8 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bursar.formats.units import rounded_size
 from bursar.report.failures import print_failures
-from bursar.report.tables import amount, money, plain, size, span, table_of
+from bursar.report.tables import amount, money, plain, span, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -303,7 +304,11 @@ def print_cleaning(rows: Sequence[Mapping[str, Any]], *, deleted: bool) -> None:
     console = Console()
     done = "deleted" if deleted else "would be deleted"
     shown = [
-        (row["run"], size(row["size"]), done if row["kept"] is None else f"stays: {row['kept']}")
+        (
+            row["run"],
+            rounded_size(row["size"]),
+            done if row["kept"] is None else f"stays: {row['kept']}",
+        )
         for row in rows
     ]
     if shown:
@@ -311,6 +316,6 @@ def print_cleaning(rows: Sequence[Mapping[str, Any]], *, deleted: bool) -> None:
         console.print(table, highlight=False, markup=False)
     total = sum(row["size"] for row in rows if row["kept"] is None)
     count = sum(row["kept"] is None for row in rows)
-    console.print(f"{count} runs, {size(total)} {done}", highlight=False)
+    console.print(f"{count} runs, {rounded_size(total)} {done}", highlight=False)
     if count and not deleted:
         console.print("delete them with --yes", highlight=False)

@@ -104,22 +104,6 @@ def _rounded_up(value: float, digits: int) -> float:
 _EXACT = 1e-9
 
 
-def size(count: float) -> str:
-    """
-    Format a number of bytes.
-
-    >>> size(512), size(81_920), size(3.2e9)
-    ('512 B', '81.9 kB', '3.2 GB')
-    """
-    unit = 0
-    while count >= 999.5 and unit < len(_SIZES) - 1:
-        count, unit = count / 1000, unit + 1
-    return f"{count:.3g} {_SIZES[unit]}"
-
-
-_SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
-
-
 def share(value: float | None) -> str:
     """Format a part of a whole in per cent."""
     return UNKNOWN if value is None else f"{value:.0%}"

@@ -50,6 +50,7 @@ from bursar.runs.run_watchers import (
 )
 from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply
 from bursar.runs.surviving_workers import WorkerContactFile, outlives
+from bursar.runs.task_needs import secrets_withheld
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook
 from bursar.sites.owners_database import is_named, owners_file, user_name
@@ -123,7 +124,9 @@ def execute_campaign(
             # What the account allows is the budget that the guard watches.
             campaign = replace(campaign, goal=replace(campaign.goal, budget=payments.budget))
         if environment is None:
+            values = paying.enter_context(secrets_withheld(campaign.workflow.tasks, info.sites))
             environment = _real(info, campaign, plan, folder, replan)
+            environment = replace(environment, secrets=values)
         with asyncio.Runner(loop_factory=environment.loop) as runner:
             try:
                 runner.run(

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bursar.broker.trading import CampaignTrader
@@ -90,6 +90,8 @@ class RunEnvironment:
     contact
         File by which workers are found that go on when this process is killed; None: all end with
         this process.
+    secrets
+        See :class:`bursar.engine.core.EngineSettings`.
     """
 
     sites: Mapping[str, Site]
@@ -105,3 +107,4 @@ class RunEnvironment:
     refresh: float = REFRESH
     amendable: bool = True
     contact: WorkerContactFile | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -474,6 +474,8 @@ class RunExecution:
             again_at=UNSENT if sends_tasks else None,
             delay=None if delay is None else partial(self._bindings.delay_between, delay),
             data=environment.data,
+            secrets=environment.secrets,
+            resources={name: site.facts.resources for name, site in environment.sites.items()},
             prefetch=environment.prefetch,
             keeps_starts=environment.durable,
             outlives=0.0 if contact is None else contact.outlives,

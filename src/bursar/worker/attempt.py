@@ -15,10 +15,13 @@ from bursar.model.task import (
     Call,
     Copy,
     Exec,
+    Inherit,
     OnError,
     Outcome,
     Redirect,
+    Secret,
     Shell,
+    StandardInput,
     Status,
     Step,
     Substitute,
@@ -26,13 +29,15 @@ from bursar.model.task import (
 )
 from bursar.worker.attempt_context import PROCESSORS, AttemptContext
 from bursar.worker.output_capture import OutputCapture
+from bursar.worker.program_surroundings import ProgramSurroundings
 from bursar.worker.python_calls import CallAnswer, is_plain
 from bursar.worker.spawning import ProcessUsage
 from bursar.worker.staging import StagingError, copy, link_in, substitute
 from bursar.worker.workspace import log_name, when_changed
 
 if TYPE_CHECKING:
-    pass
+    from bursar.worker.memory_enforcement import MemoryGroup
+    from bursar.worker.secret_mask import SecretMask
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
@@ -58,6 +63,7 @@ class Attempt:
     """
 
     __slots__ = (
+        "_around",
         "_began",
         "_callee",
         "_captures",
@@ -66,6 +72,7 @@ class Attempt:
         "_doing",
         "_exit_code",
         "_folder",
+        "_group",
         "_ignore",
         "_scratch",
         "_seal",
@@ -104,6 +111,8 @@ class Attempt:
         self._scratch = not (job.inputs or job.outputs or job.data or self._stays)
         self._seal: Callable[[bytes], bytes] | None = None
         self._folder = ""
+        self._group: MemoryGroup | None = None
+        self._around: ProgramSurroundings | None = None
         self._changed = 0
         self._callee: Any = None
         self._doing = ""
@@ -178,6 +187,8 @@ class Attempt:
         # SIGTERM and exit with 0.
         if self.stopped is not None:
             return self._end(*self.stopped)
+        if self._group is not None and (excess := self._group.excess()) is not None:
+            return self._end(Status.FAILED, excess)
         if code != 0 and not self._ignore:
             return self._end(Status.FAILED, f"{self._doing} {_how(code)}")
         return self.advance()
@@ -245,6 +256,11 @@ class Attempt:
         except (ProcessLookupError, PermissionError):
             return False
         return True
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the worker has to look at the memory of the attempt's processes."""
+        return self.job.memory > 0 and self._group is None
 
     @property
     def captures(self) -> Iterator[OutputCapture]:
@@ -322,6 +338,12 @@ class Attempt:
                 self._copy(source, target, source_at_root, target_at_root)
             case Redirect(stream, path, append):
                 self._redirect(0 if stream == "stdout" else 1, path, append)
+            case StandardInput() | Inherit():
+                if self._around is None:
+                    self._around = ProgramSurroundings()
+                self._around.change(step, self._folder)
+            case Secret(names):
+                self._check_secrets(names)
             case OnError(ignore):
                 self._ignore = ignore
             case Substitute(source, target, values):
@@ -330,6 +352,12 @@ class Attempt:
                 with open(self._at_node(path), "w", encoding="utf-8") as file:
                     file.write(text)
         return False
+
+    def _check_secrets(self, names: tuple[str, ...]) -> None:
+        """Refuse to run a task without a secret, which not every way to a worker carries."""
+        for name in names:
+            if name not in self.job.secrets:
+                raise StagingError(f'no value of the secret "{name}" has come here')
 
     def _at_node(self, path: str) -> str:
         return os.path.join(self._folder, path)
@@ -351,6 +379,8 @@ class Attempt:
             capture = self._captures[which]
             if capture is None:
                 capture = self._captures[which] = self.place.captures.open(self.home.logs)
+                if self.job.secrets:
+                    capture.mask = _mask_of(self.job.secrets)
             self._streams[which] = capture.writer
         return self._streams[which]
 
@@ -377,11 +407,25 @@ class Attempt:
         self.place.enter(self._folder)
         job = self.job
         values = (b"%d" % job.task, b"%d" % job.processors)
-        self.pid = self.place.spawner.spawn(path, argv, values, job.environment, out, err)
+        if job.memory and (groups := self.place.memory_groups) is not None:
+            if self._group is None:
+                name = f"bursar-{os.getpid()}-{job.task}-{job.attempt}"
+                self._group = groups.make(name, job.memory)
+            path, argv = self._group.entering(path, argv)
+        own = job.environment
+        if job.secrets or job.devices:
+            own = {**own, **job.secrets, **self.place.visible_devices(job.devices)}
+        around = self._around
+        if around is None:
+            self.pid = self.place.spawner.spawn(path, argv, values, own, out, err)
+        else:
+            spawner = self.place.spawner_for(around.inherits)
+            self.pid = spawner.spawn(path, argv, values, own, out, err, around.stdin)
 
     def _call(self, call: Call) -> None:
         job = self.job
         own = {TASK: str(job.task), PROCESSORS: str(job.processors), **job.environment}
+        own |= job.secrets | self.place.visible_devices(job.devices)
         streams: tuple[int, ...] = (self._stream(0), self._stream(1))
         alone = not self.is_plain
         if not alone:
@@ -430,6 +474,10 @@ class Attempt:
             if self._seal is not None and sizes[which] > MOST_PRINTED:
                 had = f"{stream} of {sizes[which]} bytes is cut off after {MOST_PRINTED}"
                 reason = f"{reason}; {had}" if reason else had
+        if self._group is not None:
+            self._group.close()
+        if self._around is not None:
+            self._around.close()
         try:
             self._clear(status)
         except OSError as error:  # its folders were taken from under it
@@ -525,6 +573,12 @@ def _check_environment(environment: dict[str, str]) -> None:
 
 
 _RESERVED = frozenset((RUN, WORKER, TASK, PROCESSORS))
+
+
+def _mask_of(secrets: dict[str, str]) -> "SecretMask":
+    from bursar.worker.secret_mask import SecretMask
+
+    return SecretMask(os.fsencode(value) for value in secrets.values())
 
 
 def _named(step: Step) -> str:

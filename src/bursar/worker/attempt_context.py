@@ -16,10 +16,15 @@ from bursar.worker.spawning import Spawner
 from bursar.worker.workspace import WorkspaceCache
 
 if TYPE_CHECKING:
+    from bursar.worker.memory_enforcement import MemoryGroups
     from bursar.worker.sealed_tasks import SealedTaskOpener
 
 PROCESSORS = "BURSAR_PROCESSORS"
 """Variable that tells a task how many processors it holds."""
+
+
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Variables by which libraries learn which GPUs they may use."""
 
 
 class AttemptContext:
@@ -54,6 +59,7 @@ class AttemptContext:
             WORKER: worker,
         }
         self.spawner = Spawner(self.environment, (TASK, PROCESSORS))
+        self._spawners: dict[tuple[str, ...], Spawner] = {}
         self.callees = PythonCallPool(self.environment)
         self.captures = OutputCapturePool(welcome.spill)
         self.carried = CarriedBytes() if welcome.counts_data else None
@@ -66,6 +72,35 @@ class AttemptContext:
         )
 
         return SealedTaskOpener(self._seal_key, self._seal_pem)
+
+    def visible_devices(self, devices: tuple[int, ...]) -> dict[str, str]:
+        """Return variables that show a task only its own GPUs, of those that the worker sees."""
+        found = {}
+        for variable in VISIBLE_DEVICES if devices else ():
+            # Devices that the worker itself was given, as by a batch system, have other names.
+            given = self.environment.get(variable)
+            names = given.split(",") if given else []
+            known = len(names) > max(devices)
+            found[variable] = ",".join(names[i] if known else str(i) for i in devices)
+        return found
+
+    def spawner_for(self, inherits: tuple[str, ...] | None) -> Spawner:
+        """Return what starts programs with the worker's variables that match these patterns."""
+        if inherits is None:
+            return self.spawner
+        if inherits not in self._spawners:
+            from bursar.worker.program_surroundings import inherited
+
+            chosen = inherited(self.environment, inherits)
+            self._spawners[inherits] = Spawner(chosen, (TASK, PROCESSORS))
+        return self._spawners[inherits]
+
+    @functools.cached_property
+    def memory_groups(self) -> "MemoryGroups | None":
+        """The maker of control groups for tasks; None where their memory has to be watched."""
+        from bursar.worker.memory_enforcement import memory_groups
+
+        return memory_groups()
 
     def change_seal_key(self, pem: str) -> None:
         """Open sealed tasks that begin from now on with another key."""
@@ -89,7 +124,8 @@ class AttemptContext:
         self.callees.close()
         self.captures.close()
         self.homes.close()
-        self.spawner.close()
+        for spawner in (self.spawner, *self._spawners.values()):
+            spawner.close()
 
     def find(self, name: str, path: str) -> str:
         """

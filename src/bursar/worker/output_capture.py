@@ -2,6 +2,10 @@
 
 import contextlib
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bursar.worker.secret_mask import SecretMask
 
 _PIECE = 1 << 16  # bytes: what a pipe holds
 _SHORT = 1 << 12  # bytes: what most streams are shorter than
@@ -24,14 +28,27 @@ class OutputCapture:
     ----------
     folder
         Folder in which the file is made once the stream is long.
+    mask
+        What replaces the values of secrets in the stream; None: there are none.
     """
 
-    __slots__ = ("_content", "_file", "_limit", "_name", "_problem", "folder", "reader", "writer")
+    __slots__ = (
+        "_content",
+        "_file",
+        "_limit",
+        "_name",
+        "_problem",
+        "folder",
+        "mask",
+        "reader",
+        "writer",
+    )
 
     def __init__(self, folder: str, limit: int) -> None:
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
         self.folder = folder
+        self.mask: SecretMask | None = None
         self._limit = limit
         self._content = b""
         self._file = -1
@@ -45,7 +62,7 @@ class OutputCapture:
                 piece = os.read(self.reader, _PIECE)
             except BlockingIOError:
                 return
-            self._keep(piece)
+            self._keep(piece if self.mask is None else self.mask.feed(piece))
             # Less than was asked for: the pipe is empty, and the next read would only say so.
             if len(piece) < _PIECE:
                 return
@@ -61,7 +78,7 @@ class OutputCapture:
             None when the stream was read before or is longer; see :meth:`take`.
         """
         # Nearly all streams: one call in place of the six that long ones take.
-        if self._content or self._file >= 0 or self._problem is not None:
+        if self._content or self._file >= 0 or self._problem is not None or self.mask is not None:
             return None
         try:
             piece = os.read(self.reader, _SHORT)
@@ -94,7 +111,7 @@ class OutputCapture:
         OSError
             When a long stream could not be written down.
         """
-        self.drain(-1)
+        self._drain_all()
         content, self._content = self._content, b""
         if self._problem is not None:
             problem, self._problem = self._problem, None
@@ -118,7 +135,7 @@ class OutputCapture:
         at_most
             Bytes to return.
         """
-        self.drain(-1)
+        self._drain_all()
         content, self._content = self._content, b""
         size = len(content)
         file, self._file = self._file, -1
@@ -140,6 +157,11 @@ class OutputCapture:
         os.close(self.writer)
         if self._file >= 0:
             os.close(self._file)
+
+    def _drain_all(self) -> None:
+        self.drain(-1)
+        if self.mask is not None:
+            self._keep(self.mask.end())
 
     def _keep(self, piece: bytes) -> None:
         # The pipe is read on, and the content dropped: a full disk must not stop the program.
@@ -238,6 +260,7 @@ class OutputCapturePool:
 
     def give(self, capture: OutputCapture, *, reuse: bool) -> None:
         """Take back a capture that is empty; close the pipe where it cannot be used again."""
+        capture.mask = None
         if reuse:
             self._free.append(capture)
         else:

@@ -478,7 +478,9 @@ def is_plain(job: "WireJob") -> bool:
     if len(job.steps) != 1 or type(job.steps[0]) is not Call:
         return False
     own = job.inputs or job.outputs or job.data or job.directory or job.environment or job.sealed
-    return not own and job.processors == 1 and len(job.steps[0].payload) <= SMALL
+    if own or job.secrets or job.devices:
+        return False
+    return job.processors == 1 and len(job.steps[0].payload) <= SMALL
 
 
 def _start(program: str, environment: dict[str, str], ends: tuple[socket.socket, ...]) -> int:

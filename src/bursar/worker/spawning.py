@@ -30,7 +30,7 @@ class ProcessUsage(NamedTuple):
 
 class Spawner:
     """
-    Starts programs, each in a separate process group and with empty standard input.
+    Starts programs, each in a separate process group.
 
     Parameters
     ----------
@@ -54,6 +54,7 @@ class Spawner:
         more: dict[str, str],
         stdout: int,
         stderr: int,
+        stdin: int | None = None,
     ) -> int:
         """
         Start a program in the present working directory, with no signal blocked.
@@ -70,6 +71,8 @@ class Spawner:
             Variables that only some programs get; they win over the others.
         stdout, stderr
             File descriptors that the program writes to.
+        stdin
+            File descriptor that the program reads from; None: an empty file.
 
         Returns
         -------
@@ -92,7 +95,7 @@ class Spawner:
                 **(_encoded(more) if more else {}),
             },
             file_actions=(
-                (os.POSIX_SPAWN_DUP2, self._null, 0),
+                (os.POSIX_SPAWN_DUP2, self._null if stdin is None else stdin, 0),
                 (os.POSIX_SPAWN_DUP2, stdout, 1),
                 (os.POSIX_SPAWN_DUP2, stderr, 2),
             ),

@@ -65,6 +65,12 @@ from bursar.worker.dispatcher_connection import (
     hello_of,
     make_connection,
 )
+from bursar.worker.memory_enforcement import (
+    MemoryWatch,
+    over_memory,
+    processes_of_tasks,
+    used_memory,
+)
 from bursar.worker.output_capture import OutputCapture
 from bursar.worker.python_calls import AHEAD, MOST_AHEAD, is_plain
 from bursar.worker.spawning import ProcessUsage, Reaper
@@ -123,6 +129,7 @@ class Worker:
         self._tasks: dict[int, Attempt] = {}  # by task
         self._timers: list[tuple[float, int, int, Attempt]] = []
         self._timer = 0
+        self._memory = MemoryWatch()
         self._holding = UnacknowledgedWork()
         self._unsent = bytearray()
         self._leaving = False
@@ -218,6 +225,8 @@ class Worker:
             self._listen_to_detached()
         if self._timers:
             self._ring()
+        if self._memory.seconds_left(time.monotonic()) == 0:
+            self._look_at_memory()
         self._start()
         if self._queue and self._waits_behind_others:
             self._return_what_waits()
@@ -251,6 +260,9 @@ class Worker:
             patience = YOUTH if patience is None else min(patience, YOUTH)
         if self._queue and self._in_touch and self._waits_behind_others:
             left = max(0.0, self._began + self._wait_limit.seconds - time.monotonic())
+            patience = left if patience is None else min(patience, left)
+        left = self._memory.seconds_left(time.monotonic())
+        if left < math.inf:
             patience = left if patience is None else min(patience, left)
         if self._may_part:
             left = self._seconds_to_parting()
@@ -472,6 +484,8 @@ class Worker:
     def _watch(self, attempt: Attempt) -> None:
         self._running[attempt.pid] = attempt
         self._young.append(attempt)
+        if attempt.is_watched:
+            self._memory.begin(time.monotonic())
         if attempt.callee is not None:
             fd = attempt.callee.bell.fileno()
             self._calls[fd] = attempt
@@ -564,6 +578,8 @@ class Worker:
         self._running[follower.pid] = follower
         self._calls[follower.callee.bell.fileno()] = follower
         self._young.append(follower)
+        if follower.is_watched:
+            self._memory.begin(time.monotonic())
         if follower.job.limit:
             self._at(follower.job.limit, signal.SIGTERM, follower)
         self._began = time.monotonic()
@@ -755,6 +771,22 @@ class Worker:
         if len(self._timers) > 64 + 4 * len(self._tasks):
             self._timers = [t for t in self._timers if self._tasks.get(t[3].job.task) is t[3]]
             heapq.heapify(self._timers)
+
+    # Memory.
+
+    def _look_at_memory(self) -> None:
+        """Kill the tasks that use more memory than they state."""
+        began = time.monotonic()
+        watched = [attempt for attempt in self._tasks.values() if attempt.is_watched]
+        if watched:
+            processes = processes_of_tasks(self._running)
+            for attempt in watched:
+                limit = attempt.job.memory
+                used = used_memory(processes.get(attempt.pid, ()), limit)
+                if used > limit and attempt.stopped is None:
+                    self._stop(attempt, Status.FAILED, over_memory(used, limit), 0.0)
+        now = time.monotonic()
+        self._memory.looked(now, now - began, again=bool(watched))
 
     # To the dispatcher.
 

@@ -29,6 +29,12 @@ _PLAIN, _WITH_PLACE = b"\x9b", b"\x9d"
 """First byte of a job that ends with the home (an array of 11), and of one with a working
 directory and an envelope behind the home (an array of 13)."""
 
+_WITH_MEMORY = b"\x9f"
+"""First byte of a job that ends with its memory, behind all of these (an array of 15)."""
+
+_BODY_WITH_MEMORY = 0xD4
+"""First byte of such a body, which no other body begins with (MessagePack: an extension)."""
+
 _TWO_PARTS = 0xC1
 """First byte of a body with fields that go behind the home; MessagePack never uses this byte."""
 
@@ -62,14 +68,17 @@ def make_body(spec: TaskSpec, directories: Sequence[str], where: str) -> bytes:
         _check_words(spec, where)
     # Nearly all tasks: only the five fields, without the head of their array, so that they can be
     # put between the head and the home of a job as they are.
-    if not spec.directory and not spec.sealed:
+    if not spec.directory and not spec.sealed and not spec.memory:
         body = body[1:]
     else:
-        # In the job these two fields come behind the home, which is only known when the task is
+        # In the job these fields come behind the home, which is only known when the task is
         # given: the size says where to cut.
         rest = _encode(_checked_directory(spec.directory, directories, where))
         rest += _encode(_from_base64(spec.sealed, f"{where}.sealed"))
-        body = bytes((_TWO_PARTS,)) + _SIZE.pack(len(body) - 1) + body[1:] + rest
+        if spec.memory:
+            rest += _encode(()) + _encode(spec.memory)
+        mark = _BODY_WITH_MEMORY if spec.memory else _TWO_PARTS
+        body = bytes((mark,)) + _SIZE.pack(len(body) - 1) + body[1:] + rest
     if len(body) > MAX_PIECE:
         raise ServiceError(
             "too-large", 413, f"the task takes {len(body)} bytes, at most {MAX_PIECE}", where=where
@@ -101,11 +110,12 @@ def make_wire_job(
         Path of the instance's home, encoded.
     """
     head = _encode((number, serial, processors, limit, folder))[1:]
-    if body[0] != _TWO_PARTS:
+    if body[0] not in (_TWO_PARTS, _BODY_WITH_MEMORY):
         return _PLAIN + head + body + home
+    first = _WITH_PLACE if body[0] == _TWO_PARTS else _WITH_MEMORY
     (size,) = _SIZE.unpack_from(body, 1)
     cut = 1 + _SIZE.size + size
-    return _WITH_PLACE + head + body[1 + _SIZE.size : cut] + home + body[cut:]
+    return first + head + body[1 + _SIZE.size : cut] + home + body[cut:]
 
 
 def _steps_of(spec: TaskSpec, where: str) -> Sequence[Step]:
