@@ -61,3 +61,13 @@ def test_spent_and_held_stay_within_the_budget_on_screen(folder: Any) -> None:
     for spent, held, budget in lines:
         assert float(spent) > 0
         assert float(spent) + float(held) <= float(budget) * 1.0001
+
+
+def test_a_run_all_of_whose_results_were_there_has_met_its_deadline(folder: Any) -> None:
+    """Nothing runs, and nothing is late."""
+    folder.write("c.toml", '[tasks.one]\ncommand = "true"\n[goal]\ndeadline = "1 h"\n')
+    folder.json("run", "c.toml")
+    again = folder.json("run", "c.toml")
+
+    assert again["makespan_s"] in (0, None)
+    assert again["deadline_met"] is True

@@ -364,8 +364,10 @@ def is_late(record: RunRecord) -> bool | None:
     passed.
     """
     deadline = record.campaign.goal.deadline
-    if deadline is None or not record.incarnations:
+    if deadline is None:
         return None
+    if not record.incarnations:  # not begun yet, or all results were there before
+        return None if record.all_ended is None else False
     first, end = record.incarnations[0][0], record.all_ended
     # A plan that meets its deadline exactly must not miss it by rounding in simulated time.
     longest = deadline * (1 + _CLOSE)
