@@ -241,7 +241,7 @@ def test_a_run_uses_an_agreement_made_by_hand(
     (lease,) = bill["leases"]
     assert (bill["total_micros"], lease["processors"]) == (made["amount"], 2)
     assert bill["total_micros"] == 120_000_000
-    short = here.bursar(*words, "--name", "s", "--budget", "119", status=None)
+    short = here.bursar(*words, "--fresh", "--name", "s", "--budget", "119", status=None)
     assert short.returncode != 0
     here.json("account", "cancel", made["agreement"], "--site", cheap.url, env=access_to(cheap))
 
@@ -263,7 +263,7 @@ def test_a_run_gives_an_agreement_back_where_it_is_told_to(
     assert ended.state in ("cancelled", "over")
     assert len(sellers[name].agreements()) == len(before)
     assert 0 < bill_of(here, "r")["total_micros"] == ended.charged < made["amount"]
-    gone = here.bursar(*words, "--name", "s", status=None)
+    gone = here.bursar(*words, "--fresh", "--name", "s", status=None)
     assert gone.returncode != 0
     assert f"agreement {made['agreement']} is" in gone.stderr
 

@@ -15,6 +15,7 @@ from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation
 from bursar.model.errors import BudgetStop
 from bursar.model.money import MICROS
+from bursar.model.site import SiteFacts
 from bursar.runs.allocation_provisioner import AllocationProvisioner
 from bursar.runs.settlement import SETTLING, SOON, LeaseSettlements, LeaseTerms
 from bursar.simulation.virtual_loop import VirtualLoop
@@ -266,6 +267,8 @@ def test_an_error_is_said_and_leaves_the_money_set_aside() -> None:
 
 class Lent:
     """A site of whose processors other runs have had half."""
+
+    facts = SiteFacts(name="here", processors=2, unit_price=1.0)
 
     def share(self, demand: object, leases: object) -> None:
         """It is shared, but not asked here."""

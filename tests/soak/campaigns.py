@@ -52,7 +52,7 @@ ceiling = 0.2
 
 ALWAYS = {
     "bill.json", "journal.sqlite", "journal.sqlite.head", "journal.sqlite.lock", "plan.json",
-    "report.html", "results.csv", "results.jsonl", "run.json", "tasks.msgpack",
+    "report.html", "results.csv", "results.jsonl", "reuse.sqlite", "run.json", "tasks.msgpack",
 }  # fmt: skip
 """Files of a run that has ended, beside the campaign's own below ``files``."""
 

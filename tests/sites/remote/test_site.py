@@ -434,7 +434,7 @@ def test_processors_that_came_before_the_others_are_paid(
         contact = RemoteSiteClient("there", RemoteEndpoint(url="http://127.0.0.1:1"))
         monkeypatch.setattr(RemoteSiteClient, "client", SimpleNamespace(agreement=agreement))
         return await RemoteLeases._ready(
-            cast(RemoteLeases, SimpleNamespace(_contact=contact)), bought
+            cast(RemoteLeases, SimpleNamespace(_contact=contact, lot_of=lambda _: None)), bought
         )
 
     last = looks[-1]
