@@ -256,6 +256,10 @@ class ReuseRecorder:
             batch, self._waiting = self._waiting, []
             try:
                 await asyncio.to_thread(self._flush, self._definitions, batch)
+            except asyncio.CancelledError:
+                # The thread may never have begun: the last flush records them, perhaps once more.
+                self._waiting = batch + self._waiting
+                raise
             except BursarError as error:
                 self._definitions = None
                 self._give_up(error)
