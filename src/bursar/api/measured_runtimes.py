@@ -103,7 +103,7 @@ def overhead_of(outcomes: Sequence[Outcome], processors: int) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredKind:
     """
-    What a probe has found of tasks of one kind.
+    Findings of a probe about tasks of one kind.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class MeasuredKind:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSummary:
     """
-    What a probe has measured and cost.
+    Measurements and cost of a probe.
 
     Parameters
     ----------

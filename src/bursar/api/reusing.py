@@ -165,7 +165,7 @@ Changed = Literal["as-it-was", "as-it-is"]
 @dataclass(frozen=True, kw_only=True)
 class CampaignChanges:
     """
-    What has changed since a run began.
+    Changes since a run began.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from bursar.runs.run_record import RunRecord, log_files, read_run
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """
-    What became of one task of a run.
+    Result of one task of a run.
 
     Parameters
     ----------

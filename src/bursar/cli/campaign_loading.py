@@ -1,12 +1,12 @@
 """The campaign and the sites that a command line names, loaded and checked."""
 
 import gc
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from bursar.cli.campaign_options import CampaignOptions
+from bursar.cli.options import parsed
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.matching import Brokering
@@ -247,7 +247,7 @@ def brokering(
     if refresh is not None:
         from bursar.formats.units import parse_duration
 
-        given["refresh"] = _parsed(parse_duration, refresh, "--refresh")
+        given["refresh"] = parsed(parse_duration, refresh, "--refresh")
     named = {"choice": choice, "alpha": alpha, "beta": beta, "rank_by": rank_by}
     given |= {option: value for option, value in named.items() if value is not None}
     for option, value in given.items():
@@ -294,9 +294,7 @@ def with_options(
     from bursar.formats.units import parse_duration
 
     if deadline is not None:
-        goal = _replace(
-            goal, "--deadline", deadline=_parsed(parse_duration, deadline, "--deadline")
-        )
+        goal = _replace(goal, "--deadline", deadline=parsed(parse_duration, deadline, "--deadline"))
     if budget is not None:
         amount, currency = parse_budget(budget)
         goal = _replace(goal, "--budget", budget=amount, currency=currency)
@@ -309,14 +307,7 @@ def parse_budget(text: str) -> tuple[float, str | None]:
     """Amount and currency that ``--budget`` names."""
     from bursar.formats.units import parse_amount
 
-    return _parsed(parse_amount, text, "--budget")
-
-
-def _parsed(parse: Callable[[str], T], text: str, option: str) -> T:
-    try:
-        return parse(text)
-    except InputError as error:
-        raise error.within(option) from None
+    return parsed(parse_amount, text, "--budget")
 
 
 def _replace(goal: Goal, option: str, **changes: object) -> Goal:
@@ -341,7 +332,7 @@ def _replayed(campaign: Campaign, path: Path, scale: float, size_scale: float) -
 def _with_runtime(campaign: Campaign, text: str) -> Campaign:
     from bursar.formats.units import parse_duration
 
-    runtime = _parsed(parse_duration, text, "--runtime")
+    runtime = parsed(parse_duration, text, "--runtime")
     tasks = tuple(
         replace(task, runtime=runtime) if task.runtime is None else task
         for task in campaign.workflow.tasks

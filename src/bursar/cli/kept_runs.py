@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder, print_json, print_note
+from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder, parsed, print_json, print_note
 from bursar.model.errors import BursarError, InputError
 
 
@@ -131,8 +131,8 @@ def clean(
 
     rule = CleaningRule(
         names=[RunFolder.open(runs, name).name for name in names or ()],
-        older=None if older is None else _parsed(parse_duration, older, "--older"),
-        larger=None if larger is None else _parsed(parse_size, larger, "--larger"),
+        older=None if older is None else parsed(parse_duration, older, "--older"),
+        larger=None if larger is None else parsed(parse_size, larger, "--larger"),
         states=tuple(state) if state else CleaningRule().states,
         keep=keep,
     )
@@ -159,10 +159,3 @@ def clean(
         print_note(text)
     if errors:
         raise typer.Exit(1)
-
-
-def _parsed(parse: Any, text: str, option: str) -> Any:
-    try:
-        return parse(text)
-    except InputError as error:
-        raise error.within(option) from None

@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Protocol
+from typing import Annotated, Any, Literal, NoReturn, Protocol, TypeVar
 
 import msgspec
 import typer
 
 from bursar.broker.strategies import Named, OutOfReach
+from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES
 from bursar.model.site import BuyingProtocol
 from bursar.planning.policy import METHODS, SCHEDULERS, Method, Scheduler
@@ -266,6 +267,24 @@ InstanceId = Annotated[
     typer.Argument(metavar="INSTANCE", help="Id of the instance.", show_default=False),
 ]
 RUNS = Path("runs")
+T = TypeVar("T")
+
+
+def parsed(parse: Callable[[str], T], text: str, option: str) -> T:
+    """
+    Parse the value of an option.
+
+    Raises
+    ------
+    InputError
+        Of the parser, naming the option.
+    """
+    try:
+        return parse(text)
+    except InputError as error:
+        raise error.within(option) from None
+
+
 PayingAccount = Annotated[
     str | None,
     typer.Option(

@@ -14,6 +14,7 @@ from bursar.cli.options import (
     ServiceName,
     all_keys,
     billed_between,
+    parsed,
     print_json,
     print_note,
 )
@@ -161,8 +162,8 @@ def buy(
     from bursar.remote.async_client import purchase
     from bursar.report.tables import span
 
-    seconds = _parsed(parse_duration, time, "--for")
-    limit = None if most is None else to_micros(_parsed(parse_amount, most, "--most")[0])
+    seconds = parsed(parse_duration, time, "--for")
+    limit = None if most is None else to_micros(parsed(parse_amount, most, "--most")[0])
     bought = ask_service(site, lambda client: purchase(client, processors, seconds, limit))
     if as_json:
         print_json({"agreements": all_keys([bought])})
@@ -241,7 +242,7 @@ def deposit(
     from bursar.remote.messages import AccountInfo
     from bursar.report.service_views import print_account
 
-    units, currency = _parsed(parse_amount, amount, "AMOUNT")
+    units, currency = parsed(parse_amount, amount, "AMOUNT")
     micros = to_micros(units)
     if micros < 1:
         raise InputError("expected more than nothing", where="AMOUNT")
@@ -257,15 +258,6 @@ def deposit(
         print_json(all_keys(found))
     else:
         print_account(found)
-
-
-def _parsed(parse: Callable[[object], T], text: str, place: str) -> T:
-    from bursar.model.errors import InputError
-
-    try:
-        return parse(text)
-    except InputError as error:
-        raise error.within(place) from None
 
 
 # ``bursar top``: a service at a glance.

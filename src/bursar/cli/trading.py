@@ -12,6 +12,7 @@ from bursar.cli.options import (
     ServiceName,
     all_keys,
     billed_between,
+    parsed,
     print_json,
     print_note,
 )
@@ -195,7 +196,7 @@ def bid(
     from bursar.remote.service_trading import BidOutcome, bid_at, trading_with
     from bursar.report.trade_views import bid_document, print_bid
 
-    units, currency = _parsed(parse_amount, amount, "AMOUNT")
+    units, currency = parsed(parse_amount, amount, "AMOUNT")
     access = find_service(site).access
 
     async def work() -> BidOutcome:
@@ -235,13 +236,11 @@ class _Lot:
         from bursar.formats.units import parse_duration
 
         self.processors = processors
-        self.seconds = _parsed(parse_duration, time, "--for")
+        self.seconds = parsed(parse_duration, time, "--for")
         if self.seconds <= 0:
             raise InputError("expected more than no time", where="--for")
-        self.start = 0.0 if start is None else _parsed(parse_duration, start, "--start")
-        self.deadline = (
-            None if deadline is None else _parsed(parse_duration, deadline, "--deadline")
-        )
+        self.start = 0.0 if start is None else parsed(parse_duration, start, "--start")
+        self.deadline = None if deadline is None else parsed(parse_duration, deadline, "--deadline")
         if self.deadline is not None and self.deadline < self.start + self.seconds:
             raise InputError("leaves too little time for --start and --for", where="--deadline")
 
@@ -259,11 +258,11 @@ def _limits(
     from bursar.market.trade_manager import TradeLimits
     from bursar.model.money import to_micros
 
-    highest, currency = (None, None) if most is None else _parsed(parse_amount, most, "--most")
-    opening, other = (None, None) if first is None else _parsed(parse_amount, first, "--first")
+    highest, currency = (None, None) if most is None else parsed(parse_amount, most, "--most")
+    opening, other = (None, None) if first is None else parsed(parse_amount, first, "--first")
     if None not in (currency, other) and currency != other:
         raise InputError(f"is in {other}, and --most in {currency}", where="--first")
-    seconds = _parsed(parse_duration, patience, "--patience")
+    seconds = parsed(parse_duration, patience, "--patience")
     try:
         limits = TradeLimits(
             most=None if highest is None else to_micros(highest),
@@ -367,13 +366,6 @@ def _no_service() -> NoReturn:
     )
 
 
-def _parsed(parse: Callable[[object], T], text: str, place: str) -> T:
-    try:
-        return parse(text)
-    except InputError as error:
-        raise error.within(place) from None
-
-
 # ``bursar owner``: the business of a service's owner.
 
 owner_app = typer.Typer(
@@ -453,9 +445,9 @@ def price(
     from bursar.formats.units import parse_moment, parse_price
     from bursar.report.trade_views import price_document, print_hourly_prices, print_price
 
-    units, currency = (None, None) if base is None else _parsed(parse_price, base, "PRICE")
+    units, currency = (None, None) if base is None else parsed(parse_price, base, "PRICE")
     now = time()
-    since = None if at is None else _parsed(lambda text: parse_moment(str(text), now), at, "--at")
+    since = None if at is None else parsed(lambda text: parse_moment(str(text), now), at, "--at")
     if since is not None and since < now:
         raise InputError("has passed", where="--at")
     lot = _Lot(processors, length, None, None)

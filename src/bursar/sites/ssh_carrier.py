@@ -188,7 +188,7 @@ class ContentFolder:
         os.replace(content, path)
 
     def forget(self, keys: Iterable[int]) -> None:
-        """Remove contents."""
+        """Remove contents that the host keeps, by their keys."""
         for key in keys:
             with contextlib.suppress(OSError):
                 os.unlink(self._at(key))
