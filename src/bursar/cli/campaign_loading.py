@@ -3,7 +3,7 @@
 import gc
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from bursar.cli.campaign_options import CampaignOptions
 from bursar.cli.options import parsed
@@ -11,8 +11,6 @@ from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.matching import Brokering
 from bursar.model.site import AUCTIONS, BuyingProtocol, SiteFacts, with_market
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

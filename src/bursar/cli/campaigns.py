@@ -47,6 +47,7 @@ from bursar.cli.options import (
     SitesPath,
     SizeScale,
     TradeOff,
+    parsed,
     print_json,
     print_note,
     print_outcome,
@@ -221,12 +222,8 @@ def _print_nothing_left(ahead: "ReusingCampaign", currency: str, as_json: bool) 
 
 def _seconds(text: str, option: str) -> float:
     from bursar.formats.units import parse_duration
-    from bursar.model.errors import InputError
 
-    try:
-        return parse_duration(text)
-    except InputError as error:
-        raise error.within(option) from None
+    return parsed(parse_duration, text, option)
 
 
 def _check(violations: list[str], plans: int) -> None:
@@ -307,10 +304,7 @@ def _checked(targets: Sequence[str]) -> Sequence[str]:
         return ()
     from bursar.runs.notices import check_target
 
-    try:
-        return [check_target(target) for target in targets]
-    except InputError as error:
-        raise error.within("--notify") from None
+    return [parsed(check_target, target, "--notify") for target in targets]
 
 
 def _recorded(argv: Sequence[str]) -> list[str]:
