@@ -1,0 +1,139 @@
+"""
+Distributions of a forecast, corrected by how earlier forecasts came out.
+
+A forecast is draws of a quantity that lies ahead: seconds until a campaign ends, money that is
+still to be spent. Past forecasts have scores: how far the truth lay from the median, in units of
+the distance from the median to the forecast's own 5 % or 95 % quantile. If the next score is as
+likely as each of those before to stand at any place among them, the share of them below a bound is
+the probability that the bound holds, whatever the distribution is (conformal prediction). Few
+scores say little, so that the draws themselves count as some scores, too.
+
+References
+----------
+.. [1] Lei, G'Sell, Rinaldo, Tibshirani, Wasserman (2018). Distribution-free predictive inference
+   for regression. JASA 113, section 2 (split conformal prediction) and section 5.2 (scores in units
+   of a forecast's own spread).
+.. [2] Gibbs, Candes (2021). Adaptive conformal inference under distribution shift. NeurIPS 34.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+LOW, HIGH = 0.05, 0.95
+"""Shares whose distance from the median is the unit of scores."""
+
+WEIGHT_OF_DRAWS = 5.0
+"""Number of scores that the draws of a forecast count for."""
+
+MEMORY = 300
+"""Scores that a correction looks at, the newest."""
+
+LEAST = 1e-6
+"""Smallest quantity; less counts as much, since scores compare factors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """
+    What is expected of a quantity that is not negative.
+
+    Parameters
+    ----------
+    draws
+        Draws of the quantity, ascending, at least one; those that are infinite never come.
+    scores
+        Scores of earlier forecasts of this kind, ascending; empty: none is known.
+    offset
+        What has come already: seconds since the begin, money spent. Added to each quantile.
+    """
+
+    draws: FloatArray
+    scores: FloatArray = field(default_factory=lambda: np.zeros(0))
+    offset: float = 0.0
+
+    @classmethod
+    def of(
+        cls, draws: FloatArray, *, scores: Sequence[float] = (), offset: float = 0.0
+    ) -> "Distribution":
+        """Return the distribution of draws in any order."""
+        return cls(
+            draws=np.sort(np.asarray(draws, dtype=np.float64)),
+            scores=np.sort(np.asarray(scores[-MEMORY:], dtype=np.float64)),
+            offset=offset,
+        )
+
+    def quantile(self, share: float) -> float:
+        """Return the value that the quantity does not exceed with this probability."""
+        if not len(self.scores):
+            return self.offset + _own_quantile(self.draws, share)
+        values, weights = self._weighted_scores()
+        # The next score falls into each gap between earlier ones with equal probability; so the
+        # weights end half a score before 1.
+        places = (np.cumsum(weights) - weights / 2) / weights.sum()
+        return self.offset + self._value(float(np.interp(share, places, values)))
+
+    def probability(self, most: float) -> float:
+        """Return the probability that the quantity, with what has come, is at most this."""
+        ahead = most - self.offset
+        if ahead < 0:
+            return 0.0
+        if not len(self.scores):
+            # The share of draws, with half a draw at each end: nothing is certain.
+            below = float(np.searchsorted(self.draws, ahead, side="right"))
+            return _inner(below, len(self.draws), float(self.draws[-1]) == ahead)
+        score = self.score(most)
+        values, weights = self._weighted_scores()
+        places = (np.cumsum(weights) - weights / 2) / weights.sum()
+        return float(np.interp(score, values, places))
+
+    def score(self, truth: float) -> float:
+        """Return how far a truth lies from the median, 1 being as far as the 95 % quantile."""
+        middle, low, high = self._units()
+        moved = math.log(max(truth - self.offset, LEAST)) - middle
+        return moved / (high if moved > 0 else low)
+
+    def _units(self) -> tuple[float, float, float]:
+        """Return the logarithm of the median, and the distances to the quantiles on each side."""
+        low, middle, high = (
+            math.log(max(_own_quantile(self.draws, share), LEAST)) for share in (LOW, 0.5, HIGH)
+        )
+        return middle, max(middle - low, 1e-3), max(high - middle, 1e-3)
+
+    def _value(self, score: float) -> float:
+        middle, low, high = self._units()
+        return math.exp(min(middle + score * (high if score > 0 else low), 700.0))
+
+    def _weighted_scores(self) -> tuple[FloatArray, FloatArray]:
+        """Return earlier scores and those of the draws, ascending, with their weights."""
+        middle, low, high = self._units()
+        moved = np.log(np.maximum(self.draws, LEAST)) - middle
+        own = np.where(moved > 0, moved / high, moved / low)
+        values = np.concatenate([self.scores, own])
+        weights = np.concatenate(
+            [np.ones(len(self.scores)), np.full(len(own), WEIGHT_OF_DRAWS / len(own))]
+        )
+        order = np.argsort(values, kind="stable")
+        return values[order], weights[order]
+
+
+def _own_quantile(draws: FloatArray, share: float) -> float:
+    place = min(max(share, 0.0), 1.0) * len(draws) - 0.5
+    low = min(max(math.floor(place), 0), len(draws) - 1)
+    high = min(low + 1, len(draws) - 1)
+    part = min(max(place - low, 0.0), 1.0)
+    if not part or draws[low] == draws[high]:
+        return float(draws[low])
+    return float(draws[low] + part * (draws[high] - draws[low]))
+
+
+def _inner(below: float, count: int, is_last: bool) -> float:
+    """Return the share of draws below a value, a little inside of 0 and 1 but for sure things."""
+    if is_last or below not in (0.0, float(count)):
+        return below / count
+    return 0.5 / (count + 1) if below == 0.0 else 1 - 0.5 / (count + 1)

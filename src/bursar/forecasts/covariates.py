@@ -1,0 +1,177 @@
+"""
+Which parameters and sizes of inputs explain how long tasks of one kind run.
+
+Run times are compared as logarithms, since they differ by factors. A feature is taken if it lowers
+the absolute error of run times that the fit has not seen (cross-validation); so a feature that
+explains nothing costs nothing but the time to try it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+FOLDS = 5
+"""Parts of the cross-validation."""
+
+FEWEST = 12
+"""Run times of a kind, at least, from which features are looked for."""
+
+MOST = 3
+"""Features of a kind, at most."""
+
+GAIN = 0.03
+"""Part of the error, at least, that a further feature must take away."""
+
+NEWEST = 2000
+"""Run times that a fit looks at, the last ones."""
+
+_RIDGE = 1.0
+_ROUNDS = 6
+_FAR = 1.5  # deviations from which on an observation counts less (Huber)
+
+
+@dataclass(frozen=True, slots=True)
+class CovariateFit:
+    """
+    Linear effect of features on the logarithm of a run time.
+
+    Parameters
+    ----------
+    chosen
+        Numbers of the features.
+    centre
+        Value of each at which the effect is 0.
+    slope
+        Change of the logarithm for each unit of the feature.
+    """
+
+    chosen: tuple[int, ...] = ()
+    centre: tuple[float, ...] = ()
+    slope: tuple[float, ...] = ()
+
+    def effect(self, features: FloatArray) -> FloatArray:
+        """Return the effect of each row of features, shape ``(n,)``; 0 where one is unknown."""
+        total = np.zeros(len(features))
+        for column, centre, slope in zip(self.chosen, self.centre, self.slope, strict=True):
+            moved = slope * (features[:, column] - centre)
+            total += np.where(np.isfinite(moved), moved, 0.0)
+        return total
+
+
+def fit_covariates(
+    logarithms: FloatArray, features: FloatArray, executions: IntArray
+) -> CovariateFit:
+    """
+    Choose the features that explain run times, and fit their effect.
+
+    Parameters
+    ----------
+    logarithms
+        Natural logarithms of the run times, shape ``(n,)``.
+    features
+        Numbers that may explain them, shape ``(n, f)``; NaN where unknown.
+    executions
+        Number of the execution of each, which has a level of its own.
+    """
+    n = len(logarithms)
+    if n > NEWEST:
+        logarithms, features, executions = (
+            part[n - NEWEST :] for part in (logarithms, features, executions)
+        )
+        n = NEWEST
+    if n < FEWEST or features.shape[1] == 0:
+        return CovariateFit()
+    y = _without_levels(logarithms, executions)
+    usable = [
+        column
+        for column in range(features.shape[1])
+        if np.isfinite(features[:, column]).all() and np.ptp(features[:, column]) > 1e-9
+    ]
+    # Neighbours in a sweep are alike, so that folds of neighbours would have to extrapolate; folds
+    # by turns do not.
+    fold = np.arange(n) % FOLDS
+    chosen: list[int] = []
+    best = _error(y, np.empty((n, 0)), fold)
+    while usable and len(chosen) < MOST:
+        errors = [_error(y, features[:, [*chosen, column]], fold) for column in usable]
+        least = int(np.argmin(errors))
+        if not errors[least] < best * (1 - GAIN):
+            break
+        best = errors[least]
+        chosen.append(usable.pop(least))
+    if not chosen:
+        return CovariateFit()
+    used = features[:, chosen]
+    # A feature that differs between executions only explains their levels: here it is allowed to.
+    centre = used.mean(axis=0)
+    slope = _slopes(y, used - centre)
+    return CovariateFit(tuple(chosen), tuple(map(float, centre)), tuple(map(float, slope)))
+
+
+def numeric_features(values: Sequence[Any]) -> tuple[FloatArray, ...]:
+    """
+    Return the features that one parameter gives: itself and, where positive, its logarithm.
+
+    A parameter of words gives one feature for each word but the first, if these are few.
+
+    Parameters
+    ----------
+    values
+        The parameter of each task; None where a task lacks the parameter.
+    """
+    numbers = [
+        float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        for value in values
+    ]
+    if all(number is not None for number in numbers):
+        plain = np.array(numbers, dtype=np.float64)
+        if np.isfinite(plain).all():
+            return (plain, np.log(plain)) if (plain > 0).all() else (plain,)
+    words = sorted({str(value) for value in values})
+    if len(words) > 20:
+        return ()
+    texts = np.array([str(value) for value in values])
+    return tuple((texts == word).astype(np.float64) for word in words[1:])
+
+
+def _without_levels(values: FloatArray, groups: IntArray) -> FloatArray:
+    _, place = np.unique(groups, return_inverse=True)
+    sums = np.bincount(place, weights=values)
+    return values - (sums / np.bincount(place))[place]
+
+
+def _error(y: FloatArray, x: FloatArray, fold: IntArray) -> float:
+    errors = np.empty(len(y))
+    for part in range(FOLDS):
+        out = fold == part
+        centre = x[~out].mean(axis=0)
+        level = float(np.median(y[~out]))
+        slope = _slopes(y[~out] - level, x[~out] - centre)
+        errors[out] = np.abs(y[out] - level - (x[out] - centre) @ slope)
+    return float(errors.mean())
+
+
+def _slopes(y: FloatArray, x: FloatArray) -> FloatArray:
+    """Return the slopes of a ridge regression that gives far observations less weight (Huber)."""
+    if x.shape[1] == 0:
+        return np.zeros(0)
+    scale = x.std(axis=0)
+    scale[scale == 0] = 1.0
+    z = x / scale
+    weight = np.ones(len(y))
+    slope = np.zeros(x.shape[1])
+    for _ in range(_ROUNDS):
+        weighted = z * weight[:, None]
+        slope = np.linalg.solve(weighted.T @ z + _RIDGE * np.eye(z.shape[1]), weighted.T @ y)
+        rest = np.abs(y - z @ slope)
+        usual = 1.4826 * float(np.median(rest))
+        if usual <= 0:
+            break
+        weight = np.minimum(1.0, _FAR * usual / np.maximum(rest, 1e-12))
+    return slope / scale

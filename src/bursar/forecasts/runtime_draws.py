@@ -1,0 +1,402 @@
+"""
+Draws of the run times of a campaign's tasks, all of them at once for each draw.
+
+In one draw the campaign is fast or slow as a whole, then each kind and each site, then each task.
+What has ended or runs already says how fast this execution is: the draws are those of the posterior
+distribution. Tasks that still run count as longer than they have run so far; without them, the
+first that end, which are the short ones, would make everything look fast.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.forecasts.runtime_model import (
+    LEAST_SECONDS,
+    SHARED,
+    SIZE_EFFECT,
+    SPREAD_BETWEEN,
+    SPREAD_WITHIN,
+    WEIGHT_WITHIN,
+    KindModel,
+    RuntimeColumns,
+    RuntimeModel,
+    normal_pool,
+)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+DRIFT = 0.5
+"""Part of the deviation between executions by which one changes while it goes on."""
+
+_ROUNDS = 100
+_MOST_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignTasks:
+    """
+    Tasks whose run times are wanted.
+
+    Parameters
+    ----------
+    kind
+        Number of the kind of each, shape ``(n,)``.
+    features
+        Parameters and sizes, shape ``(n, f)``.
+    estimate
+        Run time that the user states, seconds at speed 1; NaN where there is none.
+    elapsed
+        Seconds at speed 1 for which each has run so far; 0: it has not begun.
+    tries
+        Attempts that each may have.
+    """
+
+    kind: IntArray
+    features: FloatArray
+    estimate: FloatArray
+    elapsed: FloatArray
+    tries: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Level:
+    """
+    What is known of a kind's level in this execution.
+
+    Parameters
+    ----------
+    mean
+        Expected level.
+    shared, own
+        Deviations between executions: common to all kinds, and the kind's own. Both are known
+        only by few executions.
+    fixed
+        Deviation by what else is not known of the level.
+    """
+
+    mean: float
+    shared: float
+    own: float
+    fixed: float
+    model: KindModel
+
+
+class UnknownRuntimes(Exception):
+    """Nothing is known of how long the tasks run."""
+
+
+def draw_runtimes(
+    model: RuntimeModel,
+    tasks: CampaignTasks,
+    present: RuntimeColumns,
+    draws: int,
+    random: np.random.Generator,
+) -> tuple[FloatArray, FloatArray]:
+    """
+    Draw the run times of tasks, and the slowness of sites.
+
+    Parameters
+    ----------
+    present
+        What has ended of this execution already; the tasks that run are those of ``tasks`` with
+        an elapsed time.
+    draws
+        Number of draws.
+
+    Returns
+    -------
+    tuple of arrays
+        Seconds at speed 1 of each task, with failed attempts, shape ``(draws, n)``, no less than
+        what has elapsed; and factors of the run times at each site, shape ``(draws, sites)``.
+
+    Raises
+    ------
+    UnknownRuntimes
+        When neither the history, nor the user, nor this execution says anything.
+    """
+    kinds = len(model.kinds)
+    y = np.log(np.maximum(present.work, LEAST_SECONDS))
+    observed = [
+        np.flatnonzero((present.kind == kind) & present.whole & ~present.failed)
+        for kind in range(kinds)
+    ]
+    counts = np.bincount(tasks.kind, minlength=kinds)
+    stated = _stated_levels(model, tasks, kinds)
+    levels = _prior_levels(model, stated, observed, y, present, counts)
+    rest = y.copy()
+    for kind, rows in enumerate(observed):
+        if len(rows):
+            fit = levels[kind].model.covariates
+            rest[rows] -= fit.effect(present.features[rows])
+    rest -= model.site_effect[present.site] if len(present.site) else 0.0
+    running = tasks.elapsed > 0
+    effect = np.zeros(len(tasks.kind))
+    for kind in range(kinds):
+        rows = np.flatnonzero(tasks.kind == kind)
+        if len(rows):
+            effect[rows] = levels[kind].model.covariates.effect(tasks.features[rows])
+            if levels[kind].model.executions == 0 and stated[kind] is not None:
+                # Estimates tell tasks of one kind apart where nothing else does.
+                own = np.log(np.maximum(tasks.estimate[rows], LEAST_SECONDS)) - stated[kind]
+                effect[rows] = np.where(np.isfinite(own), own, 0.0)
+    floor = np.log(np.maximum(tasks.elapsed, LEAST_SECONDS)) - effect
+    seen = [
+        _observe(levels[kind], rest[observed[kind]], floor[(tasks.kind == kind) & running])
+        for kind in range(kinds)
+    ]
+    scale = np.sqrt(model.freedom / random.chisquare(model.freedom, draws))
+    drawn = _draw_levels(levels, seen, scale, random)
+    runtimes = np.empty((draws, len(tasks.kind)))
+    for kind in range(kinds):
+        rows = np.flatnonzero(tasks.kind == kind)
+        if not len(rows):
+            continue
+        centre = drawn[:, kind, None] + effect[rows][None, :]
+        low = np.zeros((draws, len(rows)))
+        going = running[rows]
+        pool = levels[kind].model.pool
+        if going.any():
+            low[:, going] = _share_below(
+                pool, np.log(tasks.elapsed[rows][going])[None, :] - centre[:, going]
+            )
+        share = low + (1 - low) * random.random((draws, len(rows)))
+        values = np.exp(np.minimum(centre + _quantile(pool, share), 60.0))
+        values = np.maximum(values, tasks.elapsed[rows][None, :])
+        failures = levels[kind].model.failures
+        if failures > 0:
+            # A failed attempt takes some part of a whole one.
+            again = random.geometric(1 - failures, (draws, len(rows))) - 1
+            again = np.minimum(again, np.minimum(tasks.tries[rows], _MOST_TRIES)[None, :] - 1)
+            values += values * again * random.random((draws, len(rows)))
+        runtimes[:, rows] = values
+    slowness = _draw_sites(model, present, rest, levels, seen, draws, random)
+    return runtimes, slowness
+
+
+def _stated_levels(
+    model: RuntimeModel, tasks: CampaignTasks, kinds: int
+) -> list[float | None]:
+    """Return the mean logarithm of the user's estimates of each kind; None without any."""
+    found: list[float | None] = []
+    for kind in range(kinds):
+        stated = tasks.estimate[tasks.kind == kind]
+        stated = stated[np.isfinite(stated)]
+        if len(stated):
+            found.append(float(np.log(np.maximum(stated, LEAST_SECONDS)).mean()))
+        else:
+            found.append(None)
+    return found
+
+
+def _prior_levels(
+    model: RuntimeModel,
+    stated: Sequence[float | None],
+    observed: Sequence[IntArray],
+    y: FloatArray,
+    present: RuntimeColumns,
+    counts: IntArray,
+) -> list[_Level]:
+    """Return what is known of each kind's level without what this execution has shown."""
+    usual = _usual_level(model, stated, observed, y, counts) + model.other_kind
+    within = [one.within for one in model.kinds if one.observed > 3]
+    shared = np.sqrt(SHARED)
+    levels = []
+    for kind, own in enumerate(model.kinds):
+        if own.level is not None:
+            moved = SIZE_EFFECT * abs(np.log(max(counts[kind] + len(observed[kind]), 1) / own.tasks))
+            apart = np.hypot(own.between, moved)
+            levels.append(
+                _Level(
+                    mean=own.level,
+                    shared=float(shared * apart),
+                    own=float(np.sqrt(1 - SHARED) * apart),
+                    fixed=own.unsure,
+                    model=own,
+                )
+            )
+            continue
+        deviations = y[observed[kind]] - y[observed[kind]].mean() if len(observed[kind]) else y[:0]
+        prior = float(np.median(within)) if within else SPREAD_WITHIN
+        noise = np.sqrt(
+            (WEIGHT_WITHIN * prior**2 + (deviations**2).sum())
+            / (WEIGHT_WITHIN + max(len(deviations) - 1, 0))
+        )
+        pool = np.concatenate([deviations, normal_pool(float(noise), 9)])
+        fresh = replace(own, within=float(noise), pool=np.sort(pool))
+        word = stated[kind]
+        if word is not None:
+            apart = model.estimate_unsure
+            mean = word + model.estimate_error
+        else:
+            apart, mean = model.other_unsure, usual
+        # Users are wrong in the same way about all their tasks; unknown kinds have nothing in common.
+        common = shared if word is not None else 0.0
+        levels.append(
+            _Level(
+                mean=mean,
+                shared=float(common * apart),
+                own=0.0,
+                fixed=float(np.sqrt(1 - common**2) * apart),
+                model=fresh,
+            )
+        )
+    return levels
+
+
+def _usual_level(
+    model: RuntimeModel,
+    stated: Sequence[float | None],
+    observed: Sequence[IntArray],
+    y: FloatArray,
+    counts: IntArray,
+) -> float:
+    """Return the logarithm of the mean run time of those tasks of which something is known."""
+    total, tasks = 0.0, 0.0
+    for kind, own in enumerate(model.kinds):
+        number = max(counts[kind] + len(observed[kind]), 1)
+        word = stated[kind]
+        if len(observed[kind]):
+            level = float(np.median(y[observed[kind]]))
+        elif own.level is not None and counts[kind]:
+            level = own.level
+        elif word is not None:
+            level = word + model.estimate_error
+        else:
+            continue
+        total += number * np.exp(level)
+        tasks += number
+    if not tasks:
+        raise UnknownRuntimes
+    return float(np.log(total / tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What this execution has shown of a kind: mean deviation from the prior mean, its variance."""
+
+    deviation: float = 0.0
+    variance: float = np.inf
+
+
+def _observe(level: _Level, ended: FloatArray, floor: FloatArray) -> _Seen:
+    """
+    Return what ended and running tasks of a kind say of its level.
+
+    A running task counts as what a task of the kind is expected to take that takes longer than it
+    has run, at the level that all of them suggest (expectation maximisation).
+    """
+    noise = level.model.within**2
+    if not len(ended) and not len(floor):
+        return _Seen()
+    pool = level.model.pool
+    prior = level.shared**2 + level.own**2 + level.fixed**2
+    total, n = float(ended.sum()), len(ended)
+    drift = (DRIFT * max(np.hypot(level.shared, level.own), SPREAD_BETWEEN["computes"])) ** 2
+    if not len(floor):
+        return _Seen(total / n - level.mean, noise / n + drift)
+    # Expectation of the pool above each of its values, by sums from the top.
+    above = np.cumsum(pool[::-1])[::-1] / np.arange(len(pool), 0, -1)
+    mean = level.mean
+    known = float(n)
+    for _ in range(_ROUNDS):
+        at = np.searchsorted(pool, floor - mean)
+        inside = at < len(pool)
+        longer = np.where(inside, above[np.minimum(at, len(pool) - 1)], floor - mean + _tail(pool))
+        target = (total + float((mean + longer).sum())) / (n + len(floor))
+        # A task that has only begun says nothing; one that has run long says as much as an end.
+        known = n + float(at.sum()) / len(pool)
+        weight = (n + len(floor)) / noise
+        moved = (target * weight + level.mean / prior) / (weight + 1 / prior) - mean
+        mean += moved
+        if abs(moved) < 1e-5:
+            break
+    if known <= 0:
+        return _Seen()
+    # The level is where the posterior is; what is left unsure follows from what has ended.
+    variance = noise / known + drift
+    return _Seen((mean - level.mean) * (prior + variance) / prior, variance)
+
+
+def _draw_levels(
+    levels: Sequence[_Level], seen: Sequence[_Seen], scale: FloatArray, random: np.random.Generator
+) -> FloatArray:
+    """Draw the level of each kind, shape ``(draws, kinds)``, given what has been seen."""
+    draws, kinds = len(scale), len(levels)
+    shared = np.array([one.shared for one in levels])[None, :] * scale[:, None]
+    own = np.array([one.own for one in levels])[None, :] ** 2 * scale[:, None] ** 2
+    own = own + np.array([one.fixed for one in levels])[None, :] ** 2
+    deviation = np.array([one.deviation for one in seen])[None, :]
+    variance = np.array([one.variance for one in seen])[None, :]
+    # The common factor z is standard normal; a kind's observed mean is normal about shared * z.
+    precision = 1 + (shared**2 / (own + variance)).sum(axis=1)
+    centre = (shared * deviation / (own + variance)).sum(axis=1) / precision
+    z = centre + random.standard_normal(draws) / np.sqrt(precision)
+    rest = deviation - shared * z[:, None]
+    finite = np.isfinite(variance)
+    gain = np.where(finite, own / (own + np.where(finite, variance, 1.0)), 0.0)
+    left = own * (1 - gain)
+    drawn = shared * z[:, None] + gain * rest
+    drawn += np.sqrt(left) * random.standard_normal((draws, kinds))
+    return np.array([one.mean for one in levels])[None, :] + drawn
+
+
+def _draw_sites(
+    model: RuntimeModel,
+    present: RuntimeColumns,
+    rest: FloatArray,
+    levels: Sequence[_Level],
+    seen: Sequence[_Seen],
+    draws: int,
+    random: np.random.Generator,
+) -> FloatArray:
+    """Draw by which factor each site is slower than it says, given what has ended there."""
+    sites = len(model.site_effect)
+    effect = np.zeros((draws, sites))
+    several = len(np.unique(present.site)) > 1
+    for site in range(sites):
+        mean, variance = 0.0, float(model.site_unsure[site]) ** 2
+        here = np.flatnonzero((present.site == site) & present.whole & ~present.failed)
+        if len(here):
+            # With one site, what its tasks say of it is in the levels of the kinds already.
+            if several:
+                moved = [rest[i] - levels[present.kind[i]].mean - seen[present.kind[i]].deviation for i in here]
+                noise = float(np.mean([levels[present.kind[i]].model.within ** 2 for i in here]))
+                gain = variance / (variance + noise / len(here))
+                mean, variance = gain * float(np.mean(moved)), variance * (1 - gain)
+            else:
+                variance = 0.0
+        effect[:, site] = model.site_effect[site] + mean
+        effect[:, site] += np.sqrt(variance) * random.standard_normal(draws)
+    return np.exp(effect)
+
+
+def _tail(pool: FloatArray) -> float:
+    """Return the mean excess over the largest value of a pool: that over the largest tenth."""
+    top = pool[-max(len(pool) // 10, 2) :]
+    return max(float(top.mean() - top[0]), 1e-3)
+
+
+def _share_below(pool: FloatArray, values: FloatArray) -> FloatArray:
+    """Return the share of the distribution of a pool that lies below values, below 1."""
+    n = len(pool)
+    points = (np.arange(n) + 0.5) / n
+    inside = np.interp(values, pool, points, left=0.0, right=1.0)
+    spread = _tail(pool)
+    # Beyond the largest value the rest of the probability falls off exponentially.
+    tail = 1 - 0.5 / n * np.exp(-np.maximum(values - pool[-1], 0) / spread)
+    return np.asarray(np.minimum(np.where(values > pool[-1], tail, inside), 1 - 1e-12))
+
+
+def _quantile(pool: FloatArray, shares: FloatArray) -> FloatArray:
+    """Return the values that shares of the distribution of a pool lie below."""
+    n = len(pool)
+    points = (np.arange(n) + 0.5) / n
+    inside = np.interp(shares, points, pool)
+    spread = _tail(pool)
+    tail = pool[-1] + spread * np.log(0.5 / n / np.maximum(1 - shares, 1e-300))
+    return np.asarray(np.where(shares > points[-1], tail, inside))
