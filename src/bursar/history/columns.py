@@ -1,0 +1,206 @@
+"""Observations of a history as arrays, and how these are read from the file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.history.observation import CENSORED
+from bursar.model.task import Status, Value
+from bursar.sqlite_file import LockWaitingConnection
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+STATUSES = tuple(Status)
+"""Statuses by their numbers in the file; new ones are only ever added at the end."""
+
+STATUS_CODES = {status: code for code, status in enumerate(STATUSES)}
+"""Number of each status in the file."""
+
+MICRO = 1e6
+"""Parts of a second in which the file tells times."""
+
+# SQLite has no NaN: what is unknown is read as -1, which no column holds otherwise.
+_COLUMNS = (
+    "execution, place, status, seconds, speed, processors, start, "
+    "ifnull(input_bytes, -1), ifnull(estimate, -1), ifnull(waited, -1), "
+    "ifnull(transferred, -1), ifnull(max_rss, -1)"
+)
+_ROW = np.dtype(
+    [
+        ("execution", np.int64),
+        ("place", np.int64),
+        ("status", np.int8),
+        ("seconds", np.float64),
+        ("speed", np.float64),
+        ("processors", np.int32),
+        ("start", np.float64),
+        ("input_bytes", np.float64),
+        ("estimate", np.float64),
+        ("waited", np.float64),
+        ("transferred", np.float64),
+        ("max_rss", np.float64),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ObservationColumns:
+    """
+    Observations as arrays, each of shape ``(n,)``: by kind as asked for, newest first.
+
+    Parameters
+    ----------
+    kinds, templates, executions, sites
+        Names that the indices of the next four arrays stand for.
+    kind, template, execution, site
+        Indices into these names.
+    seconds
+        Run time at the site, seconds.
+    speed
+        Speed of the site beside speed 1.
+    processors
+        Processors that the attempt held.
+    status
+        Index into :data:`STATUSES`.
+    input_bytes, estimate, waited, transferred, max_rss
+        See :class:`~bursar.history.observation.TaskObservation`; NaN where unknown.
+    start
+        Seconds since the epoch; 0 where unknown.
+    parameters
+        Values of each observation by name; None unless they were asked for.
+    """
+
+    kinds: tuple[str, ...]
+    templates: tuple[str, ...]
+    executions: tuple[str, ...]
+    sites: tuple[str, ...]
+    kind: IntArray
+    template: IntArray
+    execution: IntArray
+    site: IntArray
+    seconds: FloatArray
+    speed: FloatArray
+    processors: IntArray
+    status: IntArray
+    input_bytes: FloatArray
+    estimate: FloatArray
+    waited: FloatArray
+    transferred: FloatArray
+    max_rss: FloatArray
+    start: FloatArray
+    parameters: Sequence[Mapping[str, Value]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    @property
+    def is_censored(self) -> BoolArray:
+        """Whether each attempt was stopped, so that its run time is only a lower bound."""
+        found: BoolArray = np.isin(self.status, [STATUS_CODES[status] for status in CENSORED])
+        return found
+
+    @property
+    def has_succeeded(self) -> BoolArray:
+        """Whether each attempt succeeded."""
+        found: BoolArray = self.status == STATUS_CODES[Status.SUCCEEDED]
+        return found
+
+
+def read_columns(
+    db: LockWaitingConnection | None, kinds: Sequence[str], newest: int | None, parameters: bool
+) -> ObservationColumns:
+    parts: list[NDArray[np.void]] = []
+    templates: dict[str, int] = {}
+    kind_parts: list[NDArray[np.void]] = []
+    template_parts: list[NDArray[np.void]] = []
+    values: list[Mapping[str, Value]] = []
+    names = _Names(db) if db is not None and parameters else None
+    for index, name in enumerate(kinds if db is not None else ()):
+        assert db is not None
+        tables, labels, texts = [], [], []
+        for number, template in db.execute(
+            "SELECT id, template FROM kinds WHERE name = ? ORDER BY id", (name,)
+        ).fetchall():
+            where = "FROM observations WHERE kind = ? ORDER BY start DESC LIMIT ?"
+            limits = (number, -1 if newest is None else newest)
+            rows = np.fromiter(db.execute(f"SELECT {_COLUMNS} {where}", limits), dtype=_ROW)
+            tables.append(rows)
+            label = templates.setdefault(template, len(templates))
+            labels.append(np.full(len(rows), label))
+            if names is not None:
+                packed = db.execute(f"SELECT parameter_names, parameters {where}", limits)
+                texts += [names.mapping(*row) for row in packed]
+        if not tables:
+            continue
+        table, label_column = np.concatenate(tables), np.concatenate(labels)
+        if len(tables) > 1:
+            order = np.argsort(-table["start"], kind="stable")[:newest]
+            table, label_column = table[order], label_column[order]
+            if names is not None:
+                texts = [texts[i] for i in order]
+        parts.append(table)
+        template_parts.append(label_column)
+        kind_parts.append(np.full(len(table), index))
+        values += texts
+    table = np.concatenate(parts) if parts else np.empty(0, dtype=_ROW)
+    execution_names, execution = _named(db, "SELECT id, name FROM executions", table["execution"])
+    sites, site = _named(db, "SELECT id, site FROM places", table["place"])
+    return ObservationColumns(
+        kinds=tuple(kinds),
+        templates=tuple(templates),
+        executions=execution_names,
+        sites=sites,
+        kind=np.concatenate(kind_parts) if kind_parts else np.empty(0, dtype=np.int64),
+        template=np.concatenate(template_parts) if template_parts else np.empty(0, dtype=np.int64),
+        execution=execution,
+        site=site,
+        seconds=table["seconds"] / MICRO,
+        speed=table["speed"].copy(),
+        processors=table["processors"].astype(np.int64),
+        status=table["status"].astype(np.int64),
+        input_bytes=_known(table["input_bytes"]),
+        estimate=_known(table["estimate"]) / MICRO,
+        waited=_known(table["waited"]) / MICRO,
+        transferred=_known(table["transferred"]) / MICRO,
+        max_rss=_known(table["max_rss"]),
+        start=table["start"] / MICRO,
+        parameters=values if parameters else None,
+    )
+
+
+def _known(column: FloatArray) -> FloatArray:
+    return np.where(column < 0, np.nan, column)
+
+
+def _named(
+    db: LockWaitingConnection | None, query: str, numbers: IntArray
+) -> tuple[tuple[str, ...], IntArray]:
+    """Return the names that some numbers of rows stand for, and the index of each name."""
+    used, inverse = np.unique(numbers, return_inverse=True)
+    if db is None:
+        return (), inverse.astype(np.int64)
+    wanted = set(used.tolist())
+    by_number = {number: name for number, name in db.execute(query) if number in wanted}
+    indices: dict[str, int] = {}
+    # Several places may be of one site.
+    lookup = [indices.setdefault(by_number[n], len(indices)) for n in used.tolist()]
+    return tuple(indices), np.array(lookup, dtype=np.int64)[inverse]
+
+
+class _Names:
+    """Names of parameters by number, and the decoding of their values."""
+
+    def __init__(self, db: LockWaitingConnection) -> None:
+        rows = db.execute("SELECT id, names FROM parameter_names")
+        self._names = {n: msgspec.json.decode(text, type=tuple[str, ...]) for n, text in rows}
+        self._decode = msgspec.msgpack.Decoder(list[Value]).decode
+
+    def mapping(self, number: int | None, values: bytes | None) -> Mapping[str, Value]:
+        if number is None or values is None:
+            return {}
+        return dict(zip(self._names[number], self._decode(values), strict=True))
