@@ -1,0 +1,330 @@
+"""When a campaign ends and what it costs, as distributions, for one plan or many."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.forecasts.calibration import Distribution
+from bursar.forecasts.dispatch_replay import ANYWHERE, DispatchProblem, replay_dispatch
+from bursar.forecasts.known_runtimes import KnownRuntimes
+from bursar.forecasts.runtime_draws import CampaignTasks, draw_runtimes
+from bursar.forecasts.runtime_model import RuntimeColumns
+from bursar.model.campaign import Workflow
+from bursar.model.plan import Placement, Purchase
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+DRAWS = 1000
+"""Draws of a forecast that is shown."""
+
+DRAWS_TO_CHOOSE = 200
+"""Draws for each plan while one of many is chosen."""
+
+SEED = 20071
+"""Seed of the draws: the same question gets the same answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignForecast:
+    """
+    What is expected of a campaign's end and cost.
+
+    Parameters
+    ----------
+    end
+        Seconds from the campaign's begin to the last task's end.
+    cost
+        Currency units in all; None where a price is unknown.
+    basis
+        What the run times are known from: ``"history"``, ``"other size"`` (a history of campaigns
+        with another number of tasks), ``"estimates"`` (the user's) or ``"nothing"``.
+    observed, executions
+        Number of earlier tasks and executions that this rests on.
+    """
+
+    end: Distribution
+    cost: Distribution | None
+    basis: str
+    observed: int = 0
+    executions: int = 0
+
+    def odds(self, deadline: float | None, budget: float | None) -> float:
+        """
+        Return the probability that the deadline and the budget are kept; 1 without any.
+
+        A late campaign is also a dear one, so that the two are no more likely than the less likely
+        of both, and this is what is returned.
+        """
+        odds = 1.0
+        if deadline is not None:
+            odds = min(odds, self.end.probability(deadline))
+        if budget is not None and self.cost is not None:
+            odds = min(odds, self.cost.probability(budget))
+        return odds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskProgress:
+    """
+    How far a campaign has come.
+
+    Parameters
+    ----------
+    now
+        Seconds since its begin.
+    ended
+        Numbers of the tasks that will not run again.
+    elapsed
+        Seconds at speed 1 for which tasks have been running, by number.
+    observed
+        Run times of this execution's tasks; kinds and sites by the numbers of the known run times.
+    spent
+        Currency units that have been paid, or are owed for what is over.
+    """
+
+    now: float = 0.0
+    ended: frozenset[int] = frozenset()
+    elapsed: Mapping[int, float]
+    observed: RuntimeColumns
+    spent: float = 0.0
+
+
+NO_PROGRESS = TaskProgress(
+    elapsed={},
+    observed=RuntimeColumns(
+        kind=np.zeros(0, np.int64),
+        execution=np.zeros(0, np.int64),
+        site=np.zeros(0, np.int64),
+        work=np.zeros(0),
+        whole=np.zeros(0, np.bool_),
+        failed=np.zeros(0, np.bool_),
+        busy=np.zeros(0),
+        estimate=np.zeros(0),
+        features=np.zeros((0, 0)),
+    ),
+)
+
+
+class CampaignForecaster:
+    """
+    Forecasts plans of one campaign, all on the same draws of run times.
+
+    Common draws make plans comparable: a plan that is better in each draw is better, however wide
+    the distributions are.
+
+    Parameters
+    ----------
+    workflow
+        Tasks and their order, all of them, also those that have ended.
+    known
+        What is known of the tasks.
+    progress
+        How far the campaign has come.
+    end_scores, cost_scores
+        Scores of earlier forecasts of this kind, newest last, by which distributions are corrected.
+
+    Raises
+    ------
+    UnknownRuntimes
+        When nothing is known of how long the tasks run.
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        known: KnownRuntimes,
+        progress: TaskProgress = NO_PROGRESS,
+        *,
+        draws: int = DRAWS,
+        seed: int = SEED,
+        end_scores: Sequence[float] = (),
+        cost_scores: Sequence[float] = (),
+    ) -> None:
+        self._workflow = workflow
+        self._known = known
+        self._progress = progress
+        self._scores = end_scores, cost_scores
+        count = len(workflow.tasks)
+        self._left = np.array([i for i in range(count) if i not in progress.ended], dtype=np.int64)
+        elapsed = np.array([progress.elapsed.get(int(i), 0.0) for i in self._left])
+        tasks = replace(
+            _rows(known.tasks, self._left), elapsed=elapsed
+        )
+        runtimes, self._slowness = draw_runtimes(
+            known.model, tasks, progress.observed, draws, np.random.default_rng(seed)
+        )
+        # What is left of a task that runs.
+        self._runtimes = np.maximum(runtimes - elapsed[None, :], 0.0)
+        self._running = elapsed > 0
+        self._parents = _parents_left(workflow, self._left)
+
+    def of_plan(
+        self,
+        purchases: Sequence[Purchase],
+        placements: Sequence[Placement],
+        speeds: Mapping[str, float],
+        *,
+        draws: int | None = None,
+        waits: Mapping[str, FloatArray] | None = None,
+    ) -> CampaignForecast:
+        """
+        Forecast a plan, or what is left of it.
+
+        Parameters
+        ----------
+        purchases
+            What is bought; starts are seconds from the campaign's begin.
+        placements
+            Where each task goes, by its number in the whole workflow. A task without a place runs
+            wherever processors are free first.
+        speeds
+            Speed of each site by name.
+        draws
+            Draws to use; None: all.
+        waits
+            Seconds that each site's processors come later than planned, a draw for each draw.
+        """
+        first, numbers = {}, {}
+        for number, purchase in enumerate(purchases):
+            site = purchase.slot.site
+            numbers.setdefault(site, []).append(number)
+            first.setdefault(site, 0)
+        owner: dict[str, IntArray] = {
+            site: np.repeat(
+                np.array(members), [purchases[n].slot.processors for n in members]
+            )
+            for site, members in numbers.items()
+        }
+        count = len(self._workflow.tasks)
+        lease = np.full(count, ANYWHERE, dtype=np.int64)
+        order = np.full(count, np.inf)
+        for placed in placements:
+            order[placed.task] = placed.start
+            if placed.processors and placed.site in owner:
+                lease[placed.task] = owner[placed.site][placed.processors[0]]
+            elif placed.site in numbers:
+                lease[placed.task] = numbers[placed.site][0]
+        return self._replayed(purchases, lease[self._left], order[self._left], speeds, draws, waits)
+
+    def _replayed(
+        self,
+        purchases: Sequence[Purchase],
+        lease: IntArray,
+        start: FloatArray,
+        speeds: Mapping[str, float],
+        draws: int | None,
+        waits: Mapping[str, FloatArray] | None,
+    ) -> CampaignForecast:
+        now = self._progress.now
+        count = draws or len(self._runtimes)
+        # Running tasks have their processors; then in the plan's order.
+        order = np.lexsort((np.arange(len(start)), start, ~self._running))
+        processors = np.array([p.slot.processors for p in purchases], dtype=np.int64)
+        opening = np.empty((count, len(purchases)))
+        slowness = np.empty((count, len(purchases)))
+        for number, purchase in enumerate(purchases):
+            site = purchase.slot.site
+            late = 0.0 if waits is None or site not in waits else waits[site][:count]
+            opening[:, number] = np.maximum(purchase.slot.start + late - now, 0.0)
+            at = self._known.sites.get(site)
+            factor = 1.0 if at is None else self._slowness[:count, at]
+            slowness[:, number] = factor / speeds.get(site, 1.0)
+        problem = _dispatch_problem(self._workflow, self._left, self._parents, order, lease, processors)
+        runtimes = np.ascontiguousarray(self._runtimes[:count][:, order])
+        replay = replay_dispatch(problem, runtimes, opening, slowness)
+        ends, costs = self._scores
+        cost = _costs(purchases, now, opening, replay.last_use, replay.busy)
+        return CampaignForecast(
+            end=Distribution.of(replay.end, scores=ends, offset=now),
+            cost=None
+            if cost is None
+            else Distribution.of(cost, scores=costs, offset=self._progress.spent),
+            basis=self._known.basis,
+            observed=self._known.observed,
+            executions=self._known.executions,
+        )
+
+
+def _rows(tasks: CampaignTasks, rows: IntArray) -> CampaignTasks:
+    return CampaignTasks(
+        kind=tasks.kind[rows],
+        features=tasks.features[rows],
+        estimate=tasks.estimate[rows],
+        elapsed=tasks.elapsed[rows],
+        tries=tasks.tries[rows],
+    )
+
+
+def _parents_left(workflow: Workflow, left: IntArray) -> list[tuple[int, ...]]:
+    """Return the parents of each task left that are left themselves, by their place among these."""
+    place = {int(task): at for at, task in enumerate(left)}
+    return [
+        tuple(place[parent] for parent in workflow.parents[task] if parent in place)
+        for task in map(int, left)
+    ]
+
+
+def _dispatch_problem(
+    workflow: Workflow,
+    left: IntArray,
+    parents: Sequence[tuple[int, ...]],
+    order: IntArray,
+    lease: IntArray,
+    processors: IntArray,
+) -> DispatchProblem:
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    widest = int(processors.max()) if len(processors) else 1
+    waiting = np.array([len(parents[at]) for at in order], dtype=np.int64)
+    children: list[list[int]] = [[] for _ in order]
+    for at, above in enumerate(parents):
+        for parent in above:
+            children[place[parent]].append(int(place[at]))
+    lengths = np.array([len(below) for below in children], dtype=np.int64)
+    return DispatchProblem(
+        lease=lease[order],
+        # A task wider than its lease would never start: the plan knows better how it fits.
+        width=np.array(
+            [min(workflow.tasks[task].processors, widest) for task in left[order]], dtype=np.int64
+        ),
+        parents=waiting,
+        first_child=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        children=np.array([child for below in children for child in below], dtype=np.int64),
+        processors=processors,
+    )
+
+
+def _costs(
+    purchases: Sequence[Purchase],
+    now: float,
+    opening: FloatArray,
+    last_use: FloatArray,
+    busy: FloatArray,
+) -> FloatArray | None:
+    """
+    Return what the purchases cost from now on in each draw; None where a price is unknown.
+
+    A leased slot is paid from its start to its last use, a divisible one by what tasks use, and any
+    other to its end or its last use, whichever is later.
+    """
+    total = np.zeros(len(last_use))
+    for number, purchase in enumerate(purchases):
+        slot = purchase.slot
+        if slot.unit_price is None or slot.fixed_price is None:
+            return None
+        start = opening[:, number]
+        used = np.maximum(last_use[:, number] - start, 0.0)
+        if slot.leased or math.isinf(slot.duration):
+            seconds = slot.processors * used
+        elif slot.divisible:
+            seconds = busy[:, number]
+        else:
+            seconds = slot.processors * np.maximum(used, max(slot.end - now, 0.0) - start)
+        total += seconds * slot.unit_price
+        if slot.start >= now:
+            total += slot.fixed_price
+    return total
