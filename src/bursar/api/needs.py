@@ -174,6 +174,10 @@ class PlanNeeds:
         most = self._most(option, seconds, tasks)
         return seconds, None if most is None else amount_above(most)
 
+    def odds(self, option: PlanOption) -> float | None:
+        """Return None: nothing but the stated run times is known here."""
+        return None
+
     def _seconds(self, option: PlanOption, tasks: int) -> tuple[float, float, float]:
         """Return seconds with margins, seconds before the first task, and the share on top."""
         assert option.makespan is not None

@@ -26,6 +26,7 @@ from bursar.model.task import Task
 from bursar.planning.policy import Method, OnProgress, Scheduler, SearchLimits
 
 if TYPE_CHECKING:
+    from bursar.forecasts.known_runtimes import ObservationSource
     from bursar.planning.front import ParetoFront
     from bursar.planning.plan_choice import PlanChoice
     from bursar.runs.supply import Replan, RunSnapshot
@@ -47,6 +48,7 @@ def plan(
     limits: SearchLimits | None = None,
     on_progress: OnProgress | None = None,
     moment: float | None = None,
+    history: "ObservationSource | None" = None,
 ) -> Quote:
     """
     Plan a campaign: time against cost, before anything starts.
@@ -73,6 +75,9 @@ def plan(
     moment
         When the plan begins, seconds since the epoch: owners' prices follow it. None: now; 0
         where a site is simulated.
+    history
+        Earlier tasks, from which run times and the odds of each plan are learned; None: run times
+        are as the campaign states them.
 
     Returns
     -------
@@ -96,6 +101,12 @@ def plan(
     if processors is not None:
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)
+    seen = None
+    if history is not None:
+        from bursar.api.foreseeing import PlanForecasts, foresee  # late: they load the kernels
+
+        seen = foresee(campaign, facts, history)
+        campaign = seen.campaign
     quotes: list[Quote] = []
     # Prices depend on when processors are bought: each way to book is planned by itself, and the
     # best kept.
@@ -117,8 +128,16 @@ def plan(
             if not quotes:
                 raise
             continue  # what begins later need not hold every task
-        choice = choose_plan(front, campaign.goal, PlanNeeds(front, campaign.goal))
-        quotes.append(_priced(campaign, front, choice))
+        forecasts = None
+        if seen is not None and seen.known is not None:
+            forecasts = PlanForecasts(front, campaign.goal, seen.known)
+        choice = choose_plan(
+            front, campaign.goal, forecasts or PlanNeeds(front, campaign.goal)
+        )
+        quote = _priced(campaign, front, choice)
+        if forecasts is not None:
+            quote = replace(quote, forecasts=forecasts, foreseen=seen)
+        quotes.append(quote)
     return min(quotes, key=_badness(quotes, campaign.goal))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,6 +14,9 @@ from bursar.model.errors import BursarError, Infeasible, InputError
 from bursar.model.plan import Plan
 from bursar.planning.front import ParetoFront
 from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
+
+if TYPE_CHECKING:
+    from bursar.api.foreseeing import ForeseenCampaign, PlanForecasts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,10 @@ class Quote:
         Reason for each task that no site would have, by the task's id.
     probe
         What was measured of tasks without a runtime; None: nothing was.
+    foreseen
+        What earlier runs say of the campaign; None: nothing.
+    forecasts
+        Forecasts of the plans; None: nothing is known but the stated run times.
     """
 
     campaign: Campaign
@@ -67,6 +74,8 @@ class Quote:
     trade_off: tuple[ParetoFront, PlanChoice] | None = field(default=None, repr=False)
     unmatched: Mapping[str, str] = field(default_factory=dict)
     probe: ProbeSummary | None = None
+    foreseen: "ForeseenCampaign | None" = field(default=None, repr=False)
+    forecasts: "PlanForecasts | None" = field(default=None, repr=False)
 
     @classmethod
     def of_front(
@@ -194,6 +203,18 @@ class Quote:
         }
         if self.trade_off is not None:
             told = plan_to_dict(self.campaign, *self.trade_off) | {"reason": self.reason}
+        if self.forecasts is not None and self.trade_off is not None and self.foreseen is not None:
+            known, front = self.foreseen.known, self.trade_off[0]
+            for option, entry in zip(front.options, told["front"], strict=True):
+                entry["forecast"] = self.forecasts.to_dict(option)
+            chosen = self.trade_off[1].option
+            told["forecast"] = None if chosen is None else self.forecasts.to_dict(chosen)
+            assert known is not None
+            told["forecast_basis"] = {
+                "known_from": known.basis,
+                "executions": known.executions,
+                "tasks": known.observed,
+            }
         told |= {
             "policy": self.policy.kind,
             "expected_finish_s": self.makespan,
@@ -244,7 +265,10 @@ class Quote:
         from bursar.report.charts import print_choice, print_plan
 
         if self.trade_off is not None:
-            print_plan(self.campaign, *self.trade_off)
+            of = None if self.forecasts is None else self.forecasts.of_known
+            print_plan(self.campaign, *self.trade_off, forecast_of=of)
+            if self.foreseen is not None and (words := self.foreseen.words()):
+                print(words)
             for line in self.purchase_lines():
                 print(line)
         elif self.unmatched:  # another site is needed, or other requirements: nothing is offered

@@ -47,6 +47,7 @@ def load_asked(path: Path, options: "CampaignOptions") -> AskedCampaign:
         deadline=options.deadline,
         budget=options.budget,
         trade_off=options.trade_off,
+        confidence=options.confidence,
         runtime=options.runtime,
         replay_scale=None if options.replay is None else _scale(options.replay),
         size_scale=options.size_scale,
@@ -107,6 +108,7 @@ def load_campaign(
     deadline: str | None,
     budget: str | None,
     trade_off: float | None,
+    confidence: str | None,
     runtime: str | None,
     replay_scale: float | None,
     size_scale: float,
@@ -133,7 +135,13 @@ def load_campaign(
         raise InputError("goes with --replay only", where="--size-scale")
     if runtime is not None:
         campaign = _with_runtime(campaign, runtime)
-    goal = with_options(campaign.goal, deadline=deadline, budget=budget, trade_off=trade_off)
+    goal = with_options(
+        campaign.goal,
+        deadline=deadline,
+        budget=budget,
+        trade_off=trade_off,
+        confidence=confidence,
+    )
     return replace(campaign, goal=goal)
 
 
@@ -286,10 +294,15 @@ def by_factors(
 
 
 def with_options(
-    goal: Goal, *, deadline: str | None, budget: str | None, trade_off: float | None
+    goal: Goal,
+    *,
+    deadline: str | None,
+    budget: str | None,
+    trade_off: float | None,
+    confidence: str | None,
 ) -> Goal:
     """Return the goal with the values of the options that were given."""
-    from bursar.formats.units import parse_duration
+    from bursar.formats.units import parse_confidence, parse_duration
 
     if deadline is not None:
         goal = _replace(goal, "--deadline", deadline=parsed(parse_duration, deadline, "--deadline"))
@@ -298,6 +311,9 @@ def with_options(
         goal = _replace(goal, "--budget", budget=amount, currency=currency)
     if trade_off is not None:
         goal = _replace(goal, "--trade-off", trade_off=trade_off)
+    if confidence is not None:
+        sure = parsed(parse_confidence, confidence, "--confidence")
+        goal = _replace(goal, "--confidence", confidence=sure)
     return goal
 
 

@@ -23,6 +23,7 @@ from bursar.cli.options import (
     AsJson,
     Beta,
     Budget,
+    Confidence,
     BudgetFactor,
     ByStrategy,
     CampaignPath,
@@ -85,6 +86,7 @@ class CampaignOptions:
     deadline: Deadline = None
     budget: Budget = None
     trade_off: TradeOff = None
+    confidence: Confidence = None
     runtime: Runtime = None
     probe: Probe = None
     processors: Processors = None

@@ -76,6 +76,15 @@ TradeOff = Annotated[
         help="Weight of cost against time: 0 fastest, 1 cheapest.",
     ),
 ]
+Confidence = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Keep deadline and budget with this probability, where earlier runs tell runtimes: "
+        '0.9, "90%".',
+        rich_help_panel=ESTIMATES,
+    ),
+]
 Runtime = Annotated[
     str | None,
     typer.Option(

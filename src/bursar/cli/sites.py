@@ -481,6 +481,7 @@ def _campaign(path: Path, runtime: str | None) -> "Campaign":
         deadline=None,
         budget=None,
         trade_off=None,
+        confidence=None,
         runtime=runtime,
         replay_scale=None,
         size_scale=1.0,

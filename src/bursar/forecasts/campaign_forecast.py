@@ -169,7 +169,7 @@ class CampaignForecaster:
         speeds: Mapping[str, float],
         *,
         draws: int | None = None,
-        waits: Mapping[str, FloatArray] | None = None,
+        late: Mapping[str, float | FloatArray] | None = None,
     ) -> CampaignForecast:
         """
         Forecast a plan, or what is left of it.
@@ -185,8 +185,9 @@ class CampaignForecaster:
             Speed of each site by name.
         draws
             Draws to use; None: all.
-        waits
-            Seconds that each site's processors come later than planned, a draw for each draw.
+        late
+            Seconds that each site's workers begin later than planned: a number, or one for each
+            draw.
         """
         first, numbers = {}, {}
         for number, purchase in enumerate(purchases):
@@ -208,7 +209,7 @@ class CampaignForecaster:
                 lease[placed.task] = owner[placed.site][placed.processors[0]]
             elif placed.site in numbers:
                 lease[placed.task] = numbers[placed.site][0]
-        return self._replayed(purchases, lease[self._left], order[self._left], speeds, draws, waits)
+        return self._replayed(purchases, lease[self._left], order[self._left], speeds, draws, late or {})
 
     def _replayed(
         self,
@@ -217,7 +218,7 @@ class CampaignForecaster:
         start: FloatArray,
         speeds: Mapping[str, float],
         draws: int | None,
-        waits: Mapping[str, FloatArray] | None,
+        late: Mapping[str, float | FloatArray],
     ) -> CampaignForecast:
         now = self._progress.now
         count = draws or len(self._runtimes)
@@ -228,8 +229,9 @@ class CampaignForecaster:
         slowness = np.empty((count, len(purchases)))
         for number, purchase in enumerate(purchases):
             site = purchase.slot.site
-            late = 0.0 if waits is None or site not in waits else waits[site][:count]
-            opening[:, number] = np.maximum(purchase.slot.start + late - now, 0.0)
+            wait = late.get(site, 0.0)
+            wait = wait[:count] if isinstance(wait, np.ndarray) else wait
+            opening[:, number] = np.maximum(purchase.slot.start + wait - now, 0.0)
             at = self._known.sites.get(site)
             factor = 1.0 if at is None else self._slowness[:count, at]
             slowness[:, number] = factor / speeds.get(site, 1.0)

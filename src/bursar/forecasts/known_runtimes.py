@@ -77,6 +77,22 @@ class KnownRuntimes:
     observed: int = 0
     same_size: bool = True
 
+    def medians(self) -> FloatArray:
+        """
+        Return the median run time of each task, seconds at speed 1; NaN of kinds never observed.
+
+        Failed attempts are in it as far as they are likely.
+        """
+        expected = np.full(len(self.tasks.kind), np.nan)
+        for kind, own in enumerate(self.model.kinds[: len(self.kinds)]):
+            rows = np.flatnonzero(self.tasks.kind == kind)
+            if own.level is None or not len(rows):
+                continue
+            level = own.level + own.covariates.effect(self.tasks.features[rows])
+            # A failed attempt takes half of a whole one, on average.
+            expected[rows] = np.exp(level) * (1 + 0.5 * own.failures / (1 - own.failures))
+        return expected
+
     @property
     def basis(self) -> str:
         """Word for what the run times are known from, by which forecasts are scored apart."""

@@ -23,8 +23,8 @@ from bursar.formats.quantities import (
     TaskDuration,
     TaskSize,
 )
-from bursar.formats.units import at_field, parse_share
-from bursar.model.campaign import Goal, Retry
+from bursar.formats.units import at_field, parse_confidence, parse_share
+from bursar.model.campaign import CONFIDENCE, Goal, Retry
 from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES
 from bursar.model.results import RESULT_FORMS, ResultForm
@@ -274,6 +274,13 @@ class GoalTable(TomlTable, frozen=True):
         Annotated[float, Meta(ge=0, le=1)] | None,
         Meta(description="Weight of cost against time: 0 fastest, 1 cheapest."),
     ] = None
+    confidence: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | Annotated[str, Meta(pattern=SHARE_PATTERN)],
+        Meta(
+            description="Probability with which deadline and budget are to be kept, where earlier "
+            "runs say how long tasks take."
+        ),
+    ] = CONFIDENCE
     on_budget: Annotated[
         dict[str, Literal["warn", "drain", "stop"]],
         Meta(
@@ -314,6 +321,7 @@ class GoalTable(TomlTable, frozen=True):
             currency=currency,
             trade_off=None if self.trade_off is None else float(self.trade_off),
             on_budget=on_budget,
+            confidence=at_field("confidence", parse_confidence, self.confidence),
         )
 
 

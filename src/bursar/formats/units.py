@@ -258,6 +258,21 @@ def parse_share(value: object) -> float:
     return share
 
 
+def parse_confidence(value: object) -> float:
+    """
+    Parse a probability above 0 and below 1: ``"90%"`` or ``0.9``.
+
+    Raises
+    ------
+    InputError
+        When it is none.
+    """
+    share = parse_share(value)
+    if not 0 < share < 1:
+        raise InputError(f"nothing is sure: expected more than 0% and less than 100%, got {share:.0%}")
+    return share
+
+
 def parse_price(value: object) -> tuple[float, str | None]:
     """
     Parse currency units per processor-second, and the currency where one is named.

@@ -255,6 +255,15 @@ BudgetAction = Literal["warn", "drain", "stop"]
 """At a share of the budget: say so; start nothing more; stop what runs."""
 
 
+CONFIDENCE = 0.9
+"""Probability with which a goal is to be kept, unless the user says another."""
+
+
+def odds_in_words(probability: float) -> str:
+    """Return a probability as printed: never 0 or 100 %, since nothing is sure."""
+    return f"{min(max(round(100 * probability), 1), 99)} %"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """
@@ -273,6 +282,9 @@ class Goal:
         as alpha in HPDC'07 equation 8; None: no preference given.
     on_budget
         Share of the budget, in (0, 1], to what happens when spending reaches it.
+    confidence
+        Probability with which the deadline and the budget are to be kept, where earlier runs say
+        how long tasks take. Above 0 and below 1.
     """
 
     deadline: float | None = None
@@ -280,6 +292,7 @@ class Goal:
     currency: str | None = None
     trade_off: float | None = None
     on_budget: Mapping[float, BudgetAction] = field(default_factory=dict)
+    confidence: float = CONFIDENCE
 
     def __post_init__(self) -> None:
         if self.deadline is not None and not (0 < self.deadline < math.inf):
@@ -290,6 +303,8 @@ class Goal:
             check_currency(self.currency)
         if self.trade_off is not None and not (0 <= self.trade_off <= 1):
             raise ValueError(f"trade_off must be between 0 and 1, got {self.trade_off}")
+        if not (0 < self.confidence < 1):
+            raise ValueError(f"confidence must be between 0 and 1, got {self.confidence}")
         for share in self.on_budget:
             if not (0 < share <= 1):
                 raise ValueError(f"on_budget: a share must be in (0 %, 100 %], got {share:.0%}")

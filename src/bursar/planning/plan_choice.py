@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from bursar.model.campaign import Goal
+from bursar.model.campaign import Goal, odds_in_words
 from bursar.model.plan import Plan
 from bursar.planning.front import ParetoFront, PlanOption
 from bursar.planning.policy import ScheduleRecipe
@@ -199,6 +199,9 @@ class ExecutionMargins(Protocol):
     def with_margins_of_part(self, option: PlanOption, tasks: int) -> tuple[float, float | None]:
         """Return the same for a plan of only so many of the tasks."""
 
+    def odds(self, option: PlanOption) -> float | None:
+        """Return the probability that a plan keeps the goal; None: nothing says how likely."""
+
 
 class NoExecutionMargins:
     """Adds no margins: nothing is held ahead, and workers are there at once."""
@@ -216,6 +219,10 @@ class NoExecutionMargins:
         """Return makespan and cost of a plan of part of the tasks as they are."""
         return self.with_margins(option)
 
+    def odds(self, option: PlanOption) -> float | None:
+        """Return None: run times are as stated."""
+        return None
+
 
 def choose_plan(
     front: ParetoFront, goal: Goal, needs: ExecutionMargins | None = None
@@ -225,7 +232,8 @@ def choose_plan(
 
     What is not known cannot rule a plan out: with unknown runtimes or prices
     the reason says what is not known. Plans that meet the goal with their margins
-    come before plans that only just meet the goal.
+    come before plans that only just meet the goal; of these, where it is known how likely
+    each keeps the goal, the likeliest is picked.
 
     Parameters
     ----------
@@ -234,9 +242,6 @@ def choose_plan(
     """
     needs = needs or NoExecutionMargins()
     meeting = [o for o in front.options if _meets(o, goal) and _affords(o, goal, needs)]
-    # Plans that keep the goal with the start of workers and what is held ahead come first; one
-    # that only just meets it is better than none.
-    meeting = [o for o in meeting if _is_sure(o, goal, needs)] or meeting
     if not meeting:
         return PlanChoice(
             option=None,
@@ -246,7 +251,15 @@ def choose_plan(
         )
     from bursar.planning.trade_off_solver import plan_option  # what it needs takes time to load
 
-    option, reason = _pick(meeting, front, goal)
+    meeting.sort(key=_preference(front, goal))
+    # Plans that keep the goal with the start of workers and what is held ahead come first; one
+    # that only just meets it is better than none. To judge a plan takes time: in order, until one
+    # is sure.
+    sure = next((o for o in meeting if _is_sure(o, goal, needs)), None)
+    option = sure or _likeliest(meeting, needs)
+    reason = _reason(option, goal)
+    if goal.deadline is not None or goal.budget is not None:
+        reason += _in_odds(option, meeting[0], goal, needs, is_sure=sure is not None)
     return PlanChoice(option=option, plan=plan_option(front, option), reason=reason)
 
 
@@ -262,21 +275,55 @@ def best_effort(front: ParetoFront, goal: Goal) -> PlanOption:
     return min(front.options, key=_by_cost)
 
 
-def _pick(meeting: Sequence[PlanOption], front: ParetoFront, goal: Goal) -> tuple[PlanOption, str]:
+def _preference(
+    front: ParetoFront, goal: Goal
+) -> Callable[[PlanOption], tuple[float, ...]]:
+    """Return a key that orders plans which meet a goal, the best first."""
     if goal.trade_off is not None:
-        weight = goal.trade_off
-        option = min(meeting, key=_weighted(front, weight))
-        reason = f"the best trade-off at weight {weight:g} of cost against time"
-        if option.makespan is None or option.cost is None:
-            what = "cost" if option.cost is None else "makespan"
-            reason += f", as far as is known: the {what} is not"
-        return option, reason
-    option = min(meeting, key=_by_time if goal.deadline is None else _by_cost)
-    return option, _reason(option, goal)
+        return _weighted(front, goal.trade_off)
+    return _by_time if goal.deadline is None else _by_cost
+
+
+def _likeliest(meeting: Sequence[PlanOption], needs: ExecutionMargins) -> PlanOption:
+    """Return the plan that keeps the goal most probably; the first where that is not known."""
+    odds = {id(option): needs.odds(option) for option in meeting}
+    return max(meeting, key=lambda option: odds[id(option)] or 0.0)
+
+
+def _in_odds(
+    option: PlanOption,
+    first: PlanOption,
+    goal: Goal,
+    needs: ExecutionMargins,
+    *,
+    is_sure: bool,
+) -> str:
+    """Return how likely a plan keeps the goal, and the price of the plan's margin, as words."""
+    odds = needs.odds(option)
+    if odds is None:
+        return ""
+    words = f", with a probability of {odds_in_words(odds)}"
+    if not is_sure:
+        return words + f": no plan reaches the {odds_in_words(goal.confidence)} asked for"
+    words += f" ({odds_in_words(goal.confidence)} asked for)"
+    if first is not option and option.cost is not None and first.cost is not None:
+        other = needs.odds(first)
+        assert other is not None
+        words += (
+            f"; a plan for {option.cost - first.cost:.4g} {option.currency} less would keep it with "
+            f"{odds_in_words(other)}"
+        )
+    return words
 
 
 def _reason(option: PlanOption, goal: Goal) -> str:
-    """Say why a plan was picked by deadline and budget, and what is not known of the plan."""
+    """Say why a plan was picked by the goal, and what is not known of the plan."""
+    if goal.trade_off is not None:
+        reason = f"the best trade-off at weight {goal.trade_off:g} of cost against time"
+        if option.makespan is None or option.cost is None:
+            what = "cost" if option.cost is None else "makespan"
+            reason += f", as far as is known: the {what} is not"
+        return reason
     limits = []  # that the plan is known to keep
     unknown = []
     if goal.deadline is not None:

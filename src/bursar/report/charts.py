@@ -2,11 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, odds_in_words
 from bursar.model.errors import BursarError, InputError
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     import altair
     from rich.console import Console
 
+    from bursar.forecasts.campaign_forecast import CampaignForecast
+
 
 # The trade-off curve as a table, and as JSON.
 
+FORECASTS = ("end 50 %", "by 90 %")
+EXPLAINED_FORECASTS = (
+    "end and cost: half of such runs stay below the first figure, nine of ten below the second; "
+    "odds: probability that the goal is kept"
+)
 GAPS = ("time gap", "cost gap")
 """Columns of the gaps: to the fastest plan on the same slots, and to the cheapest as fast."""
 _WITHOUT_WHERE = 72
@@ -121,9 +128,22 @@ def offer_to_dict(offer: GoalCounterOffer) -> dict[str, Any]:
 
 
 def print_plan(
-    campaign: Campaign, front: ParetoFront, choice: PlanChoice, console: "Console | None" = None
+    campaign: Campaign,
+    front: ParetoFront,
+    choice: PlanChoice,
+    console: "Console | None" = None,
+    *,
+    forecast_of: "Callable[[PlanOption], CampaignForecast | None] | None" = None,
 ) -> None:
-    """Print the curve, the bounds, and the chosen option with the reason."""
+    """
+    Print the curve, the bounds, and the chosen option with the reason.
+
+    Parameters
+    ----------
+    forecast_of
+        Returns the forecast of a plan, which takes the place of its gaps; None: run times are only
+        stated.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -133,7 +153,7 @@ def print_plan(
         f"{campaign.name}: {count} task{'s' if count > 1 else ''}", style="bold", highlight=False
     )
     options = _shown(front, choice)
-    gaps = _gaps(options)
+    gaps = _gaps(options) if forecast_of is None else None
     several = len(front.sites) > 1 or not all(
         p.slot.leased for o in front.options for p in o.purchases
     )
@@ -141,6 +161,8 @@ def print_plan(
     if longest > console.width - _WITHOUT_WHERE:
         gaps = None  # names and prices come first where the terminal is narrow
     titles = ("processors", "makespan", f"cost, {front.currency}", "utilisation")
+    if forecast_of is not None:
+        titles = ("processors", *FORECASTS, f"cost, {front.currency}", "by 90 %", "odds")
     table = Table("", *titles, *(GAPS if gaps else ()), box=None, padding=(0, 1))
     for column in table.columns[1:]:
         column.justify = "right"
@@ -156,6 +178,8 @@ def print_plan(
             money(option.cost),
             share(option.utilisation),
         ]
+        if forecast_of is not None:
+            row[2:] = _forecast_cells(option, forecast_of(option), campaign.goal)
         if gaps:
             row += [_percent(option.gap), _percent(option.cost_gap)]
         if several:
@@ -164,6 +188,8 @@ def print_plan(
     console.print(table)
     if gaps is not None:
         console.print(_explained_gaps(gaps), style="dim", highlight=False)
+    if forecast_of is not None:
+        console.print(EXPLAINED_FORECASTS, style="dim", highlight=False)
     if bounds := _bounds(front.bounds):
         console.print(bounds, highlight=False)
     for said in exchange_lines(front.sites):
@@ -173,6 +199,23 @@ def print_plan(
     print_choice(
         choice.option is not None, choice.reason, choice.counter_offers, front.currency, console
     )
+
+
+def _forecast_cells(
+    option: PlanOption, forecast: "CampaignForecast | None", goal: Goal
+) -> list[str]:
+    """Return end at 50 and 90 %, cost at 50 and 90 %, and the odds of the goal, as printed."""
+    if forecast is None:
+        return ["", "", money(option.cost), "", ""]
+    cost = forecast.cost
+    limited = goal.deadline is not None or goal.budget is not None
+    return [
+        span(forecast.end.quantile(0.5)),
+        span(forecast.end.quantile(0.9)),
+        money(option.cost if cost is None else cost.quantile(0.5)),
+        "" if cost is None else money(cost.quantile(0.9)),
+        odds_in_words(forecast.odds(goal.deadline, goal.budget)) if limited else "",
+    ]
 
 
 def print_choice(
