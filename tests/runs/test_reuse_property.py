@@ -212,7 +212,7 @@ async def _record(folder: RunFolder, campaign: Campaign, records: list[AttemptRe
     recorder = ReuseRecorder(folder, campaign)
     for record in records:
         recorder.take_in(record)
-    await recorder.flush()
+    await recorder.batches.flush()
 
 
 TEXTS = st.sampled_from(["first", "other", "third"])

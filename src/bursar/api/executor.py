@@ -9,6 +9,7 @@ import pickle
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ from bursar.model.matching import Matching
 from bursar.model.site import SiteFacts
 from bursar.model.task import Call, Outcome, Status, Task
 from bursar.runs.executor_engine import ExecutorEngine
+from bursar.runs.recording.history_recorder import stated_history
 from bursar.worker.call_results import ValueRefusedError, result_of_data
 from bursar.worker.raised import RemoteError
 
@@ -71,6 +73,9 @@ class Executor(concurrent.futures.Executor):
     folder
         Where to keep the journal and ``bill.json``; None: nowhere, once shut
         down. It must not hold a journal yet.
+    history
+        File of the history that the calls are added to, as kinds by the function's qualified name;
+        ``"none"``: nowhere; None: as the variable ``BURSAR_HISTORY`` says, else the user's.
 
     Raises
     ------
@@ -89,6 +94,7 @@ class Executor(concurrent.futures.Executor):
         wall_limit: float | None = None,
         retries: int = 0,
         folder: str | Path | None = None,
+        history: str | Path | None = None,
     ) -> None:
         if wall_limit is not None and not wall_limit > 0:
             raise InputError(f"wall_limit must be positive, got {wall_limit}")
@@ -110,6 +116,7 @@ class Executor(concurrent.futures.Executor):
             processors=processors,
             budget=_amount(budget, facts),
             folder=None if folder is None else Path(folder),
+            history=stated_history(history),
         )
         # For executors that nobody refers to any more. At the end of the program _shut_down_all
         # waits for the calls instead.
@@ -139,7 +146,7 @@ class Executor(concurrent.futures.Executor):
             return call
         task = Task(
             id=self._thread.next_id(),
-            name=getattr(fn, "__qualname__", type(fn).__qualname__),
+            name=_name_of(fn, args),
             steps=(Call(payload),),
             wall_limit=self._wall_limit,
             retries=self._retries,
@@ -208,6 +215,7 @@ class _ExecutorThread:
         processors: int | None,
         budget: float | None,
         folder: Path | None,
+        history: str,
     ) -> None:
         self._sites = {site.name: site for site in sites}
         self._temporary = tempfile.mkdtemp(prefix="bursar-") if folder is None else None
@@ -220,6 +228,7 @@ class _ExecutorThread:
                 keep_bill=folder is not None,
                 on_outcome=self._settle,
                 on_start=self._started,
+                history=history,
             )
         except BaseException:
             self._remove_folder()
@@ -513,6 +522,26 @@ def _amount(budget: str | float | None, sites: Sequence[SiteFacts]) -> float | N
     if currency not in (None, sites[0].currency):
         raise InputError(f"the budget is in {currency}, the sites ask {sites[0].currency}")
     return amount
+
+
+def _name_of(fn: Callable[..., Any], args: Sequence[Any]) -> str:
+    """Return the name of a call's kind: the qualified name of the function that users know."""
+    if fn is _run_chunk:
+        # A chunk takes as long as all its calls.
+        return f"{_name_of(args[0], ())} x{len(args[1])}"
+    if fn is timed_call:
+        return _name_of(args[0], ())
+    name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
+    return name
+
+
+def timed_call(
+    function: Callable[..., T], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[float, T]:
+    """Call a function; return the seconds that it took, and its result."""
+    began = time.perf_counter()
+    value = function(*arguments, **named)
+    return time.perf_counter() - began, value
 
 
 def _run_chunk(fn: Callable[..., T], chunk: Sequence[tuple[Any, ...]]) -> list[T]:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, as_completed
 from statistics import median
 from typing import Any, TypeVar
 
-from bursar.api.executor import Executor
+from bursar.api.executor import Executor, timed_call
 from bursar.api.measured_runtimes import spread
 from bursar.api.planning import plan, with_goal
 from bursar.api.site_resolution import Sites, resolve_sites
@@ -139,16 +139,8 @@ def map(
 
 def _submit(pool: Executor, function: Callable[..., T], point: Any) -> Future[tuple[float, T]]:
     if isinstance(point, Mapping):
-        return pool.submit(_timed, function, (), dict(point))
-    return pool.submit(_timed, function, point if isinstance(point, tuple) else (point,), {})
-
-
-def _timed(
-    function: Callable[..., T], arguments: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[float, T]:
-    began = time.perf_counter()
-    value = function(*arguments, **named)
-    return time.perf_counter() - began, value
+        return pool.submit(timed_call, function, (), dict(point))
+    return pool.submit(timed_call, function, point if isinstance(point, tuple) else (point,), {})
 
 
 def _ended(call: Future[Any]) -> bool:

@@ -53,6 +53,7 @@ from bursar.runs.folder import RunFolder, find_task
 from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
+from bursar.runs.recording.history_recorder import stated_history
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.task_needs import check_needs, memory_note
 from bursar.sites.owners import known_owners
@@ -94,6 +95,7 @@ def run(
     fresh: bool = False,
     reuse_from: str | None = None,
     explain: bool = False,
+    history: str | Path | None = None,
 ) -> RunResult:
     """
     Plan a campaign, lease processors, run the tasks and write results, bill and report.
@@ -174,6 +176,9 @@ def run(
         campaign file; none for a campaign that was made in Python.
     explain
         Whether to say on stderr why each task runs.
+    history
+        File of the history that ended tasks are added to; ``"none"``: nowhere; None: as the
+        variable ``BURSAR_HISTORY`` says, else the user's.
 
     Raises
     ------
@@ -238,6 +243,7 @@ def run(
         payer=payer,
         oversubscribe=oversubscribe,
         project=project,
+        history=stated_history(history),
     )
     measured = None
     if probe is not None:
@@ -482,6 +488,7 @@ def _as_it_is(
         argv=info.argv,
         detach=detach,
         reuse_from=str(folder.path),
+        history=info.history or None,
     )
 
 

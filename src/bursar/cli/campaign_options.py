@@ -33,6 +33,7 @@ from bursar.cli.options import (
     DeadlineFactor,
     Explain,
     Fresh,
+    HistoryFile,
     IfOutOfReach,
     MarketOption,
     Oversubscribe,
@@ -180,6 +181,7 @@ class CampaignOptions:
     book: PayingBook = None
     oversubscribe: Oversubscribe = False
     project: RunProject = None
+    history: HistoryFile = None
     detach: Annotated[
         bool,
         typer.Option(
@@ -251,6 +253,7 @@ REFUSED_BY_SIMULATE: Mapping[str, str] = {
     "--book": "a simulation charges nobody",
     "--oversubscribe": "simulated sites are idle: no other run holds their processors",
     "--project": "simulated sites are idle: no other run shares their processors",
+    "--history": "what a simulation tells is no history",
     "--detach": "a simulation goes to its end at once, so that nothing is left to detach",
     "--notify": "a simulation goes to its end at once",
     "--agreement": "an agreement with a real service holds on no simulated clock",

@@ -296,6 +296,7 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
             fresh=options.fresh,
             reuse_from=options.reuse_from,
             explain=options.explain,
+            history=options.history,
         ),
         as_json=options.as_json,
     )

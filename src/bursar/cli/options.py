@@ -335,6 +335,18 @@ Oversubscribe = Annotated[
         rich_help_panel=PURCHASE,
     ),
 ]
+HistoryFile = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        metavar="FILE",
+        envvar="BURSAR_HISTORY",
+        help="File of the history of ended tasks; none: no history. Default: history.sqlite in "
+        "~/.local/state/bursar.",
+        show_default=False,
+        rich_help_panel=RUNNING,
+    ),
+]
 REUSE = "Results of an earlier run"
 AsItWas = Annotated[
     bool,

@@ -8,6 +8,7 @@ tasks of two sets belong together when they agree on every parameter they share.
 
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +82,14 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
         code=_code_files(head.code or (), root),
         project=head.project,
         results=result_columns(file.results, workflow.tasks) if file.results else (),
+        templates={task_set.name: _template(task_set) for task_set in sets},
     )
+
+
+def _template(task_set: TaskSet) -> str:
+    """Return the command of a set of tasks as it stands in the file, in one line of a shell."""
+    command = task_set.table.command
+    return command if isinstance(command, str) else shlex.join(command or ())
 
 
 def _code_files(patterns: Sequence[str], root: Path) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""The file with the weights of a user's projects: ``~/.config/bursar/projects.toml``."""
+"""The user's own settings: weights of projects, and what the history keeps."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -24,12 +24,29 @@ class ProjectTable(TomlTable, frozen=True):
     ] = 1.0
 
 
+class HistoryTable(TomlTable, frozen=True):
+    """What the user's history keeps of ended tasks."""
+
+    parameters: Annotated[
+        Literal["plain", "hash"],
+        Meta(description="Whether values of parameters are kept as they are, or as digests only."),
+    ] = "plain"
+    keep: Annotated[
+        int, Meta(description="Observations of each kind of task, the newest.", ge=1, le=10**9)
+    ] = 100_000
+    keep_days: Annotated[
+        float | None,
+        Meta(description="Days after which observations are forgotten; without, never.", gt=0),
+    ] = None
+
+
 class ProjectsFile(TomlTable, frozen=True):
     """The file as a whole."""
 
     projects: Annotated[dict[str, ProjectTable], Meta(description="Projects by name.")] = (
         msgspec.field(default_factory=dict)
     )
+    history: Annotated[HistoryTable, Meta(description="What the history keeps.")] = HistoryTable()
 
 
 def projects_file(environment: Mapping[str, str] = os.environ) -> Path:
@@ -54,8 +71,26 @@ def project_weight(name: str, environment: Mapping[str, str] = os.environ) -> fl
     InputError
         When the file cannot be read, or holds something else.
     """
-    path = projects_file(environment)
-    if not name or not path.exists():
+    if not name:
         return 1.0
-    projects = read_toml(path, lambda document: decode(document, ProjectsFile)).projects
+    projects = _read(environment).projects
     return projects[name].weight if name in projects else 1.0
+
+
+def history_settings(environment: Mapping[str, str] = os.environ) -> HistoryTable:
+    """
+    Return what the user's history keeps; the defaults where the file does not exist.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, or holds something else.
+    """
+    return _read(environment).history
+
+
+def _read(environment: Mapping[str, str]) -> ProjectsFile:
+    path = projects_file(environment)
+    if not path.exists():
+        return ProjectsFile()
+    return read_toml(path, lambda document: decode(document, ProjectsFile))

@@ -108,22 +108,28 @@ class History:
     # Writing.
 
     def add(
-        self, observations: Iterable[TaskObservation], executions: Iterable[ExecutionFacts] = ()
+        self,
+        observations: Iterable[TaskObservation],
+        executions: Iterable[ExecutionFacts] = (),
+        *,
+        only_new: bool = False,
     ) -> None:
         """
-        Add observations in one transaction; those that are known already are replaced.
+        Add observations in one transaction.
 
         Parameters
         ----------
         executions
             Facts of the executions; one of which nothing is told is made from its observations.
+        only_new
+            Whether observations that are known already stay as they are; else they are replaced.
         """
         batch = list(observations)
         with self._writing() as db, transaction(db):
             writer = ObservationWriter(db, digest_secret(db) if self.rules.hashes else None)
             for facts in executions:
                 writer.note_execution(facts)
-            writer.write(batch)
+            writer.write(batch, only_new=only_new)
             trim(db, writer.kinds_written(), self.rules, time.time())
 
     # Reading.
@@ -134,6 +140,18 @@ class History:
             if db is None:
                 return []
             return [name for (name,) in db.execute("SELECT DISTINCT name FROM kinds ORDER BY name")]
+
+    def count_of(self, execution: str) -> int:
+        """Return the number of observations of an execution."""
+        with self._reading() as db:
+            if db is None:
+                return 0
+            found: int = db.execute(
+                "SELECT count(*) FROM observations WHERE execution = "
+                "(SELECT id FROM executions WHERE name = ?)",
+                (execution,),
+            ).get
+            return found
 
     def observations_of(
         self, kinds: Sequence[str], *, newest: int | None = None, parameters: bool = False

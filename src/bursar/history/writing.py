@@ -17,7 +17,7 @@ from bursar.sqlite_file import LockWaitingConnection
 KEEP_ROWS = 100_000
 """Observations of a kind that are kept by default, the newest."""
 
-_INSERT = f"INSERT OR REPLACE INTO observations VALUES (NULL,{','.join('?' * 19)})"
+_VALUES = f"INTO observations VALUES (NULL,{','.join('?' * 19)})"
 
 
 class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +93,9 @@ class ObservationWriter:
             ),
         )
 
-    def write(self, batch: Sequence[TaskObservation]) -> None:
-        self._db.executemany(_INSERT, map(self._row, batch))
+    def write(self, batch: Sequence[TaskObservation], *, only_new: bool) -> None:
+        insert = f"INSERT OR {'IGNORE' if only_new else 'REPLACE'} {_VALUES}"
+        self._db.executemany(insert, map(self._row, batch))
         for (name, template), rows in groupby(sorted((o.kind, o.template) for o in batch)):
             self._db.execute(
                 "UPDATE kinds SET added = added + ? WHERE id = ?",

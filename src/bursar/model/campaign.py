@@ -439,6 +439,9 @@ class Campaign:
         Columns of the table of results of its runs.
     remarks
         What its reader warns of, each in one line that names the place.
+    templates
+        Command of each kind of task before values are put in, by the tasks' name; kinds whose
+        command has no such form are absent.
     """
 
     name: str
@@ -455,3 +458,4 @@ class Campaign:
     project: str | None = None
     results: tuple[ResultColumn, ...] = ()
     remarks: tuple[str, ...] = ()
+    templates: Mapping[str, str] = field(default_factory=dict)

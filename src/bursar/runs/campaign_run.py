@@ -19,6 +19,7 @@ from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.run_tasks import RetriedFailures
 from bursar.formats.projects_toml import project_weight
+from bursar.history.store import History
 from bursar.market.account_records import paid_to
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
@@ -36,6 +37,11 @@ from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.notices import RunNotices, read_targets
 from bursar.runs.payments import RunPayments
+from bursar.runs.recording.history_recorder import (
+    HistoryRecorder,
+    history_to_write,
+    run_recorder,
+)
 from bursar.runs.reuse_store import ReuseRecorder
 from bursar.runs.run_market import prepare_lots
 from bursar.runs.run_record import read_run, summarise
@@ -111,6 +117,8 @@ def execute_campaign(
     """
     info = folder.read_info()
     notices = RunNotices(folder.name, read_targets(folder.path) if environment is None else [])
+    # What a simulation tells is no history.
+    history = history_to_write(info.history) if environment is None else None
     with ExitStack() as paying:
         payments = None
         if info.payer is not None and environment is None:  # a simulation costs nothing
@@ -129,7 +137,7 @@ def execute_campaign(
             environment = replace(environment, secrets=values)
         with asyncio.Runner(loop_factory=environment.loop) as runner:
             try:
-                runner.run(
+                recorder = runner.run(
                     _carry_out(
                         folder,
                         campaign,
@@ -141,11 +149,13 @@ def execute_campaign(
                         progress,
                         payments,
                         notices,
+                        history,
                     )
                 )
             except asyncio.CancelledError:  # by a signal, before anything ran
                 raise KeyboardInterrupt from None
         record = read_run(folder)
+        recorder.complete(record)
         if written_up:
             write_reports(record)
     summary = summarise(record)
@@ -165,7 +175,9 @@ async def _carry_out(
     progress: bool,
     payments: RunPayments | None,
     notices: RunNotices,
-) -> None:
+    history: History | None,
+) -> HistoryRecorder:
+    """Carry out one incarnation of a run; return what recorded the attempts in a history."""
     workflow = campaign.workflow
     forecast = Forecast(workflow, plan)
     end_by_signals()
@@ -179,11 +191,13 @@ async def _carry_out(
         if payments is not None:
             tell(payments.message)
 
-        recorder = ReuseRecorder(folder, campaign, tell)
+        results = ReuseRecorder(folder, campaign, tell)
+        observed = run_recorder(history, folder, info, campaign, tell)
 
         def took_in(record: AttemptRecord) -> None:
             outcome = record.outcome
-            recorder.take_in(record)
+            results.take_in(record)
+            observed.take_in(record)
             forecast.learn(outcome, record.final)
             if record.final and outcome.status is not Status.SUCCEEDED:
                 task = workflow.tasks[outcome.task]
@@ -215,12 +229,17 @@ async def _carry_out(
                 if changed:
                     # Not before: a run that another process carries out must keep its goal.
                     folder.write_campaign(campaign)
+                observed.begin(execution.dispatcher.now(), execution.past)
                 for outcome in execution.past:
                     forecast.learn(outcome, True)
                 showing = show_progress(
                     execution, campaign, plan, forecast, shown, environment.refresh, notices
                 )
-                watches = {"the progress display": showing, "the results": recorder.watch()}
+                watches = {
+                    "the progress display": showing,
+                    "the results": results.batches.watch(),
+                    "the history": observed.batches.watch(),
+                }
                 supply = environment.supply
                 if isinstance(supply, PlannedSupply) and supply.replan and can_rebuy(plan):
                     # A forecast of a long run changes slowly, and each check may make a plan.
@@ -242,7 +261,8 @@ async def _carry_out(
                     await _finish(execution, watches)
                 finally:
                     signals.tasks_ended()
-                await recorder.flush()
+                await results.batches.flush()
+                await observed.batches.flush()
                 state = _state(execution)
             if state == "finished" and execution.unsettled:
                 # The tasks are done, but what they cost is not known: a resumption asks the sites
@@ -259,6 +279,7 @@ async def _carry_out(
                 folder.write_info(info)
     if execution.cause == "fault":
         raise BursarError(execution.reason)
+    return observed
 
 
 def _amend(

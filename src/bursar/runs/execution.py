@@ -313,6 +313,11 @@ class RunExecution:
         """Write an event to the journal."""
         self.dispatcher.store.note(kind, text)
 
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """All tasks so far, by their numbers; those that were added late lack their steps."""
+        return self._tasks
+
     def submit(self, tasks: Sequence[Task]) -> range:
         """Add tasks without parents; return their numbers."""
         self._tasks.extend(task.without_steps() for task in tasks)  # a call may be large

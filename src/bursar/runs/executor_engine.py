@@ -25,11 +25,13 @@ from bursar.runs.environment import TICK, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder
 from bursar.runs.incarnations import leases_of
+from bursar.runs.recording.history_recorder import NOT_ADDED, calls_recorder
 from bursar.runs.supply import PlannedSupply
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook
 from bursar.sites.owners_database import is_named, owners_file, user_name
 from bursar.sites.protocol import OpenableSite, Site
+from bursar.sqlite_file import warn_on_stderr
 from bursar.supervisor import TaskSupervisor
 
 
@@ -54,6 +56,8 @@ class ExecutorEngine:
         Called with each outcome once it is durable.
     on_start
         Called with tasks that are handed to a worker.
+    history
+        File of the history that calls are added to, or ``none``; empty: the user's.
 
     Raises
     ------
@@ -72,6 +76,7 @@ class ExecutorEngine:
         keep_bill: bool,
         on_outcome: Callable[[AttemptRecord], None],
         on_start: Callable[[Sequence[int]], None],
+        history: str = "",
     ) -> None:
         for site in sites:
             if processors is not None and not 1 <= processors <= site.processors:
@@ -114,8 +119,12 @@ class ExecutorEngine:
             work,
             RunEnvironment(sites=known, supply=supply),
             currency=sites[0].currency,
-            on_outcome=on_outcome,
+            on_outcome=self._took_in,
             on_start=on_start,
+        )
+        self._on_outcome = on_outcome
+        self._observed = calls_recorder(
+            history, folder.name if keep_bill else "calls", sites, self._execution.tasks
         )
         self._tasks = TaskSupervisor(self._on_failure)
 
@@ -131,6 +140,7 @@ class ExecutorEngine:
             # Only when all have opened; else those that have are closed again.
             self._opened = opening.pop_all()
         self._tasks.start(self._tick())
+        self._tasks.start(self._observed.batches.watch(), on_failure=self._on_history_failure)
         return self
 
     async def __aexit__(
@@ -143,6 +153,7 @@ class ExecutorEngine:
         await self._tasks.close()
         async with self._opened:
             await self._execution.__aexit__(kind, error, trace)
+        await self._observed.batches.flush()
         if self._billed is not None:
             await asyncio.to_thread(self._write_bill, self._billed)
 
@@ -168,6 +179,15 @@ class ExecutorEngine:
         )
         text = msgspec.json.format(msgspec.json.encode(bill.to_dict()), indent=2)
         write_atomically(self._folder.bill_file, text)
+
+    def _took_in(self, record: AttemptRecord) -> None:
+        self._observed.take_in(record)
+        self._on_outcome(record)
+
+    def _on_history_failure(self, error: BaseException) -> None:
+        """Go on without a history after a fault of ours there."""
+        self._observed.batches.close()
+        warn_on_stderr(NOT_ADDED.format(f"{type(error).__name__}: {error}"))
 
     async def _tick(self) -> None:
         # One future for all calls: whoever waits learns of a spent budget or lost workers by it.

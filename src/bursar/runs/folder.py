@@ -134,6 +134,8 @@ class RunManifest(msgspec.Struct, kw_only=True):
         Name of the earlier run of which results were taken, and how many; empty and 0: none.
     project
         Project by whose weight it shares this machine with other runs; empty: none.
+    history
+        File of the history that its tasks are added to, or ``none``; empty: the user's.
     """
 
     format: int
@@ -153,6 +155,7 @@ class RunManifest(msgspec.Struct, kw_only=True):
     reused_from: str = ""
     reused: int = 0
     project: str = ""
+    history: str = ""
     finished: float | None = None
 
     @property
@@ -227,6 +230,7 @@ class RunFolder:
         oversubscribe: bool = False,
         reused: tuple[str, int] = ("", 0),
         project: str = "",
+        history: str = "",
     ) -> "Iterator[RunFolder]":
         """
         Make the folder of a new run under ``base``, as a context for filling the folder.
@@ -238,6 +242,8 @@ class RunFolder:
         ----------
         reused
             Name of the earlier run of which results are taken, and how many.
+        history
+            See :class:`RunManifest`.
 
         Raises
         ------
@@ -283,6 +289,7 @@ class RunFolder:
                     reused_from=reused[0],
                     reused=reused[1],
                     project=project,
+                    history=history,
                 )
             )
         except BaseException:

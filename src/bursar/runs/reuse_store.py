@@ -7,9 +7,7 @@ when the files that the task had read are known to be unchanged and its outputs 
 a run that is killed at any instant leaves a row too few, and never one too many.
 """
 
-import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from bursar.model.errors import BursarError
 from bursar.model.task import Status
 from bursar.runs.file_states import ABSENT, FileState, file_state, is_untouched
 from bursar.runs.folder import RunFolder
+from bursar.runs.recording.batches import RecordBatches
 from bursar.runs.run_record import log_files
 from bursar.runs.task_fingerprints import TaskDefinitions, define, files_of
 from bursar.sqlite_file import (
@@ -33,9 +32,6 @@ from bursar.sqlite_file import (
     translate_sqlite_errors,
     warn_on_stderr,
 )
-
-PAUSE = 0.5
-"""Seconds for which successes are gathered before they are recorded together."""
 
 _WHAT = "record of results"
 _LAYOUT = SqliteSchema(
@@ -222,58 +218,29 @@ class ReuseRecorder:
         self._tell = tell
         self._root = campaign.root
         self._changed: set[str] = set()
-        self._waiting: list[AttemptRecord] = []
-        self._woken = asyncio.Event()
-        self._writing = threading.Lock()
+        self.batches = RecordBatches(self._record, self._give_up)
         recorded = None
         try:
             recorded = read_recorded(folder, campaign)
         except BursarError as error:
             self._give_up(error)
-        self._definitions = None if recorded is None else recorded.definitions
-        if recorded is not None:
-            self._inputs = dict(recorded.definitions.inputs)
-            self._code = dict(recorded.definitions.code)
+        if recorded is None:
+            self.batches.close()
+            return
+        self._definitions = recorded.definitions
+        self._inputs = dict(recorded.definitions.inputs)
+        self._code = dict(recorded.definitions.code)
 
     def take_in(self, record: AttemptRecord) -> None:
         """Note an attempt whose end is durable."""
-        if self._definitions is not None and record.outcome.status is Status.SUCCEEDED:
-            self._waiting.append(record)
-            self._woken.set()
-
-    async def watch(self) -> None:
-        """Record results until cancelled."""
-        while True:
-            await self._woken.wait()
-            # Together: each code file is looked at once for many tasks.
-            await asyncio.sleep(PAUSE)
-            self._woken.clear()
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Record all successes that were noted so far, and wait for a record that is being made."""
-        if self._definitions is not None:
-            batch, self._waiting = self._waiting, []
-            try:
-                await asyncio.to_thread(self._flush, self._definitions, batch)
-            except asyncio.CancelledError:
-                # The thread may never have begun: the last flush records them, perhaps once more.
-                self._waiting = batch + self._waiting
-                raise
-            except BursarError as error:
-                self._definitions = None
-                self._give_up(error)
+        if record.outcome.status is Status.SUCCEEDED:
+            self.batches.add(record)
 
     def _give_up(self, error: BursarError) -> None:
         self._tell(f"results of this run will not be reused: {error}")
 
-    def _flush(self, definitions: TaskDefinitions, batch: Sequence[AttemptRecord]) -> None:
-        # A cancelled call goes on in its thread.
-        with self._writing:
-            if batch:
-                self._record(definitions, batch)
-
-    def _record(self, definitions: TaskDefinitions, batch: Sequence[AttemptRecord]) -> None:
+    def _record(self, batch: Sequence[AttemptRecord]) -> None:
+        definitions = self._definitions
         # After the ends of all these tasks: what is unchanged now was so while they ran.
         code = next((name for name in self._code if self._has_changed(name, self._code)), None)
         problem = None if code is None else f"code {code} changed"

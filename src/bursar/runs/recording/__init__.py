@@ -1,0 +1,1 @@
+"""What runs record beside their journal, off the path of their results."""
