@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from bursar.api.executor import Executor, timed_call
+from bursar.api.known_campaign import NO_HISTORY
 from bursar.api.measured_runtimes import spread
 from bursar.api.planning import plan, with_goal
 from bursar.api.site_resolution import Sites, resolve_sites
@@ -173,5 +174,10 @@ def _check(
     campaign = Campaign(name="map", workflow=Workflow(tasks))
     # A deadline that has passed cannot be met: any plan takes longer than this.
     left = None if deadline is None else max(deadline, 1e-9)
-    quote = plan(with_goal(campaign, deadline=left, budget=budget), sites, processors=processors)
+    quote = plan(
+        with_goal(campaign, deadline=left, budget=budget),
+        sites,
+        processors=processors,
+        history=NO_HISTORY,
+    )
     quote.check_goal()

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from bursar.api.known_campaign import NO_HISTORY, foresee
 from bursar.api.quote import Quote
 from bursar.api.site_resolution import RUNS, Sites, on_offer, resolve_sites, with_learned
 from bursar.broker.estimates import sizes_of
@@ -48,7 +49,7 @@ def plan(
     limits: SearchLimits | None = None,
     on_progress: OnProgress | None = None,
     moment: float | None = None,
-    history: "ObservationSource | None" = None,
+    history: "str | Path | ObservationSource | None" = None,
 ) -> Quote:
     """
     Plan a campaign: time against cost, before anything starts.
@@ -76,8 +77,9 @@ def plan(
         When the plan begins, seconds since the epoch: owners' prices follow it. None: now; 0
         where a site is simulated.
     history
-        Earlier tasks, from which run times and the odds of each plan are learned; None: run times
-        are as the campaign states them.
+        File of the history of ended tasks, from which run times and the odds of each plan are
+        learned; ``"none"``: run times are as the campaign states them; None: as the variable
+        ``BURSAR_HISTORY`` says, else the user's.
 
     Returns
     -------
@@ -101,12 +103,8 @@ def plan(
     if processors is not None:
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)
-    seen = None
-    if history is not None:
-        from bursar.api.foreseeing import PlanForecasts, foresee  # late: they load the kernels
-
-        seen = foresee(campaign, facts, history)
-        campaign = seen.campaign
+    seen = foresee(campaign, facts, history)
+    campaign = seen.campaign
     quotes: list[Quote] = []
     # Prices depend on when processors are bought: each way to book is planned by itself, and the
     # best kept.
@@ -129,11 +127,11 @@ def plan(
                 raise
             continue  # what begins later need not hold every task
         forecasts = None
-        if seen is not None and seen.known is not None:
+        if seen.known is not None:
+            from bursar.api.plan_forecasts import PlanForecasts  # late: it loads the kernels
+
             forecasts = PlanForecasts(front, campaign.goal, seen.known)
-        choice = choose_plan(
-            front, campaign.goal, forecasts or PlanNeeds(front, campaign.goal)
-        )
+        choice = choose_plan(front, campaign.goal, forecasts or PlanNeeds(front, campaign.goal))
         quote = _priced(campaign, front, choice)
         if forecasts is not None:
             quote = replace(quote, forecasts=forecasts, foreseen=seen)
@@ -341,7 +339,12 @@ def replanner(
         rest = replace(campaign, workflow=workflow, goal=_goal_left(snapshot), recording=None)
         # In a thread: planning takes seconds, and workers want answers meanwhile.
         proposed = await asyncio.to_thread(
-            plan, rest, _present(offers(), snapshot.offers), method=method, scheduler=scheduler
+            plan,
+            rest,
+            _present(offers(), snapshot.offers),
+            method=method,
+            scheduler=scheduler,
+            history=NO_HISTORY,
         )
         # A run that cannot meet its goal any more goes on as well as it can.
         chosen = proposed.chosen or proposed.nearest()
@@ -524,7 +527,9 @@ class _PlanLimits:
         self._slowest = min(site.speed for site in sites)
         self._work = sum(task.runtime or 0.0 for task in campaign.workflow.tasks)
         # Without the goal, whose limits are what is asked for.
-        self._options = plan(replace(campaign, goal=Goal()), tuple(sites)).front.options
+        self._options = plan(
+            replace(campaign, goal=Goal()), tuple(sites), history=NO_HISTORY
+        ).front.options
 
     def times(self) -> tuple[float, float]:
         fastest = min(option.makespan for option in self._options if option.makespan is not None)

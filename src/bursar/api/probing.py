@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bursar.api.known_campaign import NO_HISTORY
 from bursar.api.measured_runtimes import (
     ProbeSummary,
     choose_probes,
@@ -205,7 +206,7 @@ def _measure(
     from bursar.runs.campaign_run import execute_campaign
 
     most = min(processors or site.processors, site.processors)
-    quote = plan(replace(campaign, goal=Goal()), (site,), processors=most)
+    quote = plan(replace(campaign, goal=Goal()), (site,), processors=most, history=NO_HISTORY)
     chosen = quote.plan_to_follow()
     write_plan(folder, quote.to_dict(), chosen)
     summary = run_outside_loop(

@@ -16,7 +16,8 @@ from bursar.planning.front import ParetoFront
 from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
 
 if TYPE_CHECKING:
-    from bursar.api.foreseeing import ForeseenCampaign, PlanForecasts
+    from bursar.api.known_campaign import ForeseenCampaign
+    from bursar.api.plan_forecasts import PlanForecasts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

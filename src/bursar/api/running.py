@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bursar.api.known_campaign import NO_HISTORY, foresee
 from bursar.api.planning import plan, resolve_campaign, with_goal
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
@@ -177,7 +178,8 @@ def run(
     explain
         Whether to say on stderr why each task runs.
     history
-        File of the history that ended tasks are added to; ``"none"``: nowhere; None: as the
+        File of the history of ended tasks: run times and odds are learned from it, and this run's
+        tasks are added; ``"none"``: neither; None: as the
         variable ``BURSAR_HISTORY`` says, else the user's.
 
     Raises
@@ -252,6 +254,11 @@ def run(
         measured = probe_for_run(allowed, facts, probe, policy, create, processors, progress)
         campaign = replace(campaign, workflow=measured.campaign.workflow)
         allowed = replace(allowed, workflow=measured.campaign.workflow)
+    if measured is None:
+        # In the run's own campaign, too: what waits longest goes first, and the rest of a run is
+        # planned by these times.
+        campaign = foresee(campaign, facts, history).campaign
+        allowed = replace(allowed, workflow=campaign.workflow)
     ahead = reusing(
         campaign, Path(runs), fresh=fresh or measured is not None, reuse_from=reuse_from
     )
@@ -259,11 +266,14 @@ def run(
         for line in ahead.notes(explain):
             print(line, file=sys.stderr)
 
+    # What a probe has measured just now is nearer than what earlier runs have.
+    known_from = history if measured is None else NO_HISTORY
+
     def make_plan(wanted: Campaign, quick: bool) -> Quote:
         if quick:
             # HEFT is enough to say what to expect; the pool decides by itself.
-            expected = plan(wanted, facts, method="heft")
-            return expected if expected.feasible else plan(wanted, facts)
+            expected = plan(wanted, facts, method="heft", history=known_from)
+            return expected if expected.feasible else plan(wanted, facts, history=known_from)
         # Planned for what is free, the run begins at once; else it would wait until other runs
         # have ended.
         free = facts if processors or oversubscribe else free_now(wanted, facts)
@@ -273,6 +283,7 @@ def run(
             processors=processors,
             method=method or "auto",
             scheduler=scheduler or "heft",
+            history=known_from,
         )
 
     if ahead.is_done:

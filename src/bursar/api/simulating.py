@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bursar.api.known_campaign import NO_HISTORY
 from bursar.api.matching import locate_replicas
 from bursar.api.planning import plan, resolve_campaign
 from bursar.api.queues import run_outside_loop
@@ -205,7 +206,14 @@ def simulate(
         if policy.kind == "queued":
             return _quote_queues(simulator)
         how = "heft" if quick else search
-        return plan(wanted, grid.sites, processors=processors, method=how, scheduler=placement)
+        return plan(
+            wanted,
+            grid.sites,
+            processors=processors,
+            method=how,
+            scheduler=placement,
+            history=NO_HISTORY,
+        )
 
     def carry_out() -> dict[str, Any]:
         quote = quote_policy(policy, campaign, grid.sites, make_plan, copies=simulator.copies)

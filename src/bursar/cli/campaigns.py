@@ -31,11 +31,12 @@ from bursar.cli.options import (
     RUNS,
     AsJson,
     Budget,
-    Confidence,
     CampaignPath,
+    Confidence,
     Deadline,
     Explain,
     Fresh,
+    HistoryFile,
     MarketOption,
     PlanMethod,
     PlanScheduler,
@@ -133,6 +134,7 @@ def plan_campaign(
             "--check", help="Check every plan of the curve with the independent validator."
         ),
     ] = False,
+    history: HistoryFile = None,
     runs: RunsFolder = RUNS,
     fresh: Fresh = False,
     reuse_from: ReuseFrom = None,
@@ -144,6 +146,7 @@ def plan_campaign(
     ] = None,
 ) -> None:
     """Show the trade-off of time against cost of a campaign, before anything starts."""
+    from bursar.api.known_campaign import NO_HISTORY
     from bursar.api.planning import plan
     from bursar.api.reusing import reusing
     from bursar.planning.policy import SearchLimits
@@ -194,6 +197,7 @@ def plan_campaign(
             whole=accounting == "whole",
             limits=limits,
             on_progress=progress,
+            history=history if measured is None else NO_HISTORY,
         )
     if measured is not None:
         quote = replace(quote, probe=measured.summary)

@@ -151,9 +151,7 @@ class CampaignForecaster:
         count = len(workflow.tasks)
         self._left = np.array([i for i in range(count) if i not in progress.ended], dtype=np.int64)
         elapsed = np.array([progress.elapsed.get(int(i), 0.0) for i in self._left])
-        tasks = replace(
-            _rows(known.tasks, self._left), elapsed=elapsed
-        )
+        tasks = replace(_rows(known.tasks, self._left), elapsed=elapsed)
         runtimes, self._slowness = draw_runtimes(
             known.model, tasks, progress.observed, draws, np.random.default_rng(seed)
         )
@@ -195,9 +193,7 @@ class CampaignForecaster:
             numbers.setdefault(site, []).append(number)
             first.setdefault(site, 0)
         owner: dict[str, IntArray] = {
-            site: np.repeat(
-                np.array(members), [purchases[n].slot.processors for n in members]
-            )
+            site: np.repeat(np.array(members), [purchases[n].slot.processors for n in members])
             for site, members in numbers.items()
         }
         count = len(self._workflow.tasks)
@@ -209,7 +205,9 @@ class CampaignForecaster:
                 lease[placed.task] = owner[placed.site][placed.processors[0]]
             elif placed.site in numbers:
                 lease[placed.task] = numbers[placed.site][0]
-        return self._replayed(purchases, lease[self._left], order[self._left], speeds, draws, late or {})
+        return self._replayed(
+            purchases, lease[self._left], order[self._left], speeds, draws, late or {}
+        )
 
     def _replayed(
         self,
@@ -235,7 +233,9 @@ class CampaignForecaster:
             at = self._known.sites.get(site)
             factor = 1.0 if at is None else self._slowness[:count, at]
             slowness[:, number] = factor / speeds.get(site, 1.0)
-        problem = _dispatch_problem(self._workflow, self._left, self._parents, order, lease, processors)
+        problem = _dispatch_problem(
+            self._workflow, self._left, self._parents, order, lease, processors
+        )
         runtimes = np.ascontiguousarray(self._runtimes[:count][:, order])
         replay = replay_dispatch(problem, runtimes, opening, slowness)
         ends, costs = self._scores

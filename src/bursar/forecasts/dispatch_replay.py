@@ -91,7 +91,8 @@ def _pop(keys: FloatArray, items: IntArray, size: int) -> None:
     while below < size:
         right = below + 1
         if right < size and (
-            keys[right] < keys[below] or (keys[right] == keys[below] and items[right] < items[below])
+            keys[right] < keys[below]
+            or (keys[right] == keys[below] and items[right] < items[below])
         ):
             below = right
         if key < keys[below] or (key == keys[below] and item <= items[below]):
@@ -208,7 +209,11 @@ def replay_dispatch(
                                 chosen = number
                     if chosen < 0:
                         break
-                    _pop(waiting_key[low : low + room[queue]], waiting[low : low + room[queue]], count[queue])
+                    _pop(
+                        waiting_key[low : low + room[queue]],
+                        waiting[low : low + room[queue]],
+                        count[queue],
+                    )
                     count[queue] -= 1
                     place[task] = chosen
                     free[chosen] -= width[task]

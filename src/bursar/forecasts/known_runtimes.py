@@ -135,7 +135,9 @@ def known_runtimes(
     site_numbers = {name: at for at, name in enumerate(sites)}
     for name in (*own.sites, *others.sites):
         site_numbers.setdefault(name, len(site_numbers))
-    executions = {name: at for at, name in enumerate(dict.fromkeys((*own.executions, *others.executions)))}
+    executions = {
+        name: at for at, name in enumerate(dict.fromkeys((*own.executions, *others.executions)))
+    }
     rows = _of_campaign(own, names, getattr(campaign, "templates", {}), without)
     part = _arrays(own, rows, executions, site_numbers, 0)
     sizes = np.array([_input_bytes(task, campaign.root) for task in tasks], dtype=np.float64)
@@ -152,9 +154,7 @@ def known_runtimes(
         tasks=CampaignTasks(
             kind=kind,
             features=wanted,
-            estimate=np.array(
-                [np.nan if task.runtime is None else task.runtime for task in tasks]
-            ),
+            estimate=np.array([np.nan if task.runtime is None else task.runtime for task in tasks]),
             elapsed=np.zeros(len(tasks)),
             tries=np.array(
                 [
@@ -197,9 +197,9 @@ def _arrays(
 ) -> RuntimeColumns:
     of_execution = np.array([executions[name] for name in seen.executions], dtype=np.int64)
     of_site = np.array([sites[name] for name in seen.sites], dtype=np.int64)
-    processor_time = getattr(seen, 'processor_seconds', np.full(len(seen), np.nan))[rows] / np.maximum(
-        seen.seconds[rows] * seen.processors[rows], 1e-9
-    )
+    processor_time = getattr(seen, "processor_seconds", np.full(len(seen), np.nan))[
+        rows
+    ] / np.maximum(seen.seconds[rows] * seen.processors[rows], 1e-9)
     return RuntimeColumns(
         kind=seen.kind[rows] + offset,
         execution=of_execution[seen.execution[rows]] if len(rows) else rows,

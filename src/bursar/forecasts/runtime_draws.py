@@ -178,9 +178,7 @@ def draw_runtimes(
     return runtimes, slowness
 
 
-def _stated_levels(
-    model: RuntimeModel, tasks: CampaignTasks, kinds: int
-) -> list[float | None]:
+def _stated_levels(model: RuntimeModel, tasks: CampaignTasks, kinds: int) -> list[float | None]:
     """Return the mean logarithm of the user's estimates of each kind; None without any."""
     found: list[float | None] = []
     for kind in range(kinds):
@@ -208,7 +206,9 @@ def _prior_levels(
     levels = []
     for kind, own in enumerate(model.kinds):
         if own.level is not None:
-            moved = SIZE_EFFECT * abs(np.log(max(counts[kind] + len(observed[kind]), 1) / own.tasks))
+            moved = SIZE_EFFECT * abs(
+                np.log(max(counts[kind] + len(observed[kind]), 1) / own.tasks)
+            )
             apart = np.hypot(own.between, moved)
             levels.append(
                 _Level(
@@ -364,7 +364,10 @@ def _draw_sites(
         if len(here):
             # With one site, what its tasks say of it is in the levels of the kinds already.
             if several:
-                moved = [rest[i] - levels[present.kind[i]].mean - seen[present.kind[i]].deviation for i in here]
+                moved = [
+                    rest[i] - levels[present.kind[i]].mean - seen[present.kind[i]].deviation
+                    for i in here
+                ]
                 noise = float(np.mean([levels[present.kind[i]].model.within ** 2 for i in here]))
                 gain = variance / (variance + noise / len(here))
                 mean, variance = gain * float(np.mean(moved)), variance * (1 - gain)

@@ -269,7 +269,9 @@ def parse_confidence(value: object) -> float:
     """
     share = parse_share(value)
     if not 0 < share < 1:
-        raise InputError(f"nothing is sure: expected more than 0% and less than 100%, got {share:.0%}")
+        raise InputError(
+            f"nothing is sure: expected more than 0% and less than 100%, got {share:.0%}"
+        )
     return share
 
 

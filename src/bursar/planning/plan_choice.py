@@ -275,9 +275,7 @@ def best_effort(front: ParetoFront, goal: Goal) -> PlanOption:
     return min(front.options, key=_by_cost)
 
 
-def _preference(
-    front: ParetoFront, goal: Goal
-) -> Callable[[PlanOption], tuple[float, ...]]:
+def _preference(front: ParetoFront, goal: Goal) -> Callable[[PlanOption], tuple[float, ...]]:
     """Return a key that orders plans which meet a goal, the best first."""
     if goal.trade_off is not None:
         return _weighted(front, goal.trade_off)

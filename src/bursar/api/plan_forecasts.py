@@ -1,26 +1,18 @@
-"""
-What earlier runs say of a campaign: run times to plan with, and the odds of each plan.
+"""Forecasts of plans by what earlier runs say, and the margins that a confidence needs."""
 
-Nothing is said without earlier tasks of the campaign's own kinds: a user's estimate that no run
-has checked is taken at its word, as before.
-"""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from bursar.api.needs import PlanNeeds, start_up
+from bursar.forecasts.calibration import Distribution
 from bursar.forecasts.campaign_forecast import (
     DRAWS,
     DRAWS_TO_CHOOSE,
     CampaignForecast,
     CampaignForecaster,
 )
-from bursar.forecasts.known_runtimes import KnownRuntimes, ObservationSource, known_runtimes
-from bursar.model.campaign import Campaign, Goal, Workflow
-from bursar.model.site import SiteFacts
+from bursar.forecasts.known_runtimes import KnownRuntimes
+from bursar.model.campaign import Goal
 from bursar.planning.front import ParetoFront, PlanOption
 from bursar.planning.trade_off_solver import plan_option
 from bursar.report.tables import amount_above, span_above
@@ -32,68 +24,6 @@ FEWEST_DRAWS = 40
 
 SHOWN = (0.1, 0.5, 0.9)
 """Shares of the quantiles that are told."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeseenCampaign:
-    """
-    A campaign with the run times that earlier runs suggest.
-
-    Parameters
-    ----------
-    campaign
-        The campaign; tasks of known kinds have the median of their run time as estimate.
-    known
-        What is known of the run times; None: nothing, and the campaign is as it was.
-    """
-
-    campaign: Campaign
-    known: KnownRuntimes | None = None
-
-    def words(self) -> str:
-        """Return what the run times are known from, as a line for people; empty: nothing."""
-        if self.known is None:
-            return ""
-        known = self.known
-        runs = "1 earlier run" if known.executions == 1 else f"{known.executions} earlier runs"
-        tasks = "1 task" if known.observed == 1 else f"{known.observed:,} tasks"
-        other = "" if known.same_size else ", with other numbers of tasks"
-        return f"run times are known from {tasks} of {runs}{other}"
-
-
-def foresee(
-    campaign: Campaign,
-    sites: Sequence[SiteFacts],
-    source: ObservationSource | None,
-    *,
-    without: str = "",
-) -> ForeseenCampaign:
-    """
-    Learn what a history says of a campaign, and give its tasks the run times to expect.
-
-    Parameters
-    ----------
-    source
-        The history; None: there is none.
-    without
-        Name of the run that is planned, whose own tasks are left out.
-
-    Raises
-    ------
-    InputError, BursarError
-        When the history cannot be read.
-    """
-    if source is None:
-        return ForeseenCampaign(campaign=campaign)
-    known = known_runtimes(campaign, [site.name for site in sites], source, without=without)
-    if not known.executions:
-        return ForeseenCampaign(campaign=campaign)
-    expected = known.medians()
-    tasks = tuple(
-        task if not np.isfinite(seconds) else replace(task, runtime=float(seconds))
-        for task, seconds in zip(campaign.workflow.tasks, expected, strict=True)
-    )
-    return ForeseenCampaign(campaign=replace(campaign, workflow=Workflow(tasks)), known=known)
 
 
 class PlanForecasts:
@@ -197,5 +127,5 @@ def forecast_to_dict(forecast: CampaignForecast, goal: Goal) -> dict[str, Any]:
     }
 
 
-def _quantiles(distribution: Any) -> Mapping[str, float]:
+def _quantiles(distribution: Distribution) -> Mapping[str, float]:
     return {f"p{100 * share:.0f}": distribution.quantile(share) for share in SHOWN}

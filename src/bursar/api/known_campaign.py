@@ -1,0 +1,86 @@
+"""
+What earlier runs say of a campaign: run times to plan with.
+
+Nothing is said without earlier tasks of the campaign's own kinds: a user's estimate that no run
+has checked is taken at its word.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bursar.model.campaign import Campaign, Workflow
+from bursar.model.site import SiteFacts
+from bursar.runs.recording.history_recorder import open_history, stated_history
+
+if TYPE_CHECKING:
+    from bursar.forecasts.known_runtimes import KnownRuntimes, ObservationSource
+
+NO_HISTORY = "none"
+"""In place of a history's file: nothing is looked up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeseenCampaign:
+    """
+    A campaign with the run times that earlier runs suggest.
+
+    Parameters
+    ----------
+    campaign
+        The campaign; tasks of known kinds have the median of their run time as estimate.
+    known
+        What is known of the run times; None: nothing, and the campaign is as it was.
+    """
+
+    campaign: Campaign
+    known: "KnownRuntimes | None" = None
+
+    def words(self) -> str:
+        """Return what the run times are known from, as a line for people; empty: nothing."""
+        if self.known is None:
+            return ""
+        known = self.known
+        runs = "1 earlier run" if known.executions == 1 else f"{known.executions} earlier runs"
+        tasks = "1 task" if known.observed == 1 else f"{known.observed:,} tasks"
+        other = "" if known.same_size else ", with other numbers of tasks"
+        return f"run times are known from {tasks} of {runs}{other}"
+
+
+def foresee(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    history: "str | Path | ObservationSource | None" = None,
+) -> ForeseenCampaign:
+    """
+    Learn what a history says of a campaign, and give its tasks the run times to expect.
+
+    Parameters
+    ----------
+    history
+        The history or its file; ``"none"``: there is none; None: as the variable
+        ``BURSAR_HISTORY`` says, else the user's.
+
+    Raises
+    ------
+    InputError, BursarError
+        When the history cannot be read.
+    """
+    source = history
+    if source is None or isinstance(source, str | Path):
+        source = open_history(stated_history(source))
+        if source is None or not source.path.exists():
+            return ForeseenCampaign(campaign=campaign)
+    from bursar.forecasts.known_runtimes import known_runtimes  # late: it loads the kernels
+
+    known = known_runtimes(campaign, [site.name for site in sites], source)
+    if not known.executions:
+        return ForeseenCampaign(campaign=campaign)
+    expected = known.medians().tolist()
+    tasks = tuple(
+        task if math.isnan(seconds) else replace(task, runtime=seconds)
+        for task, seconds in zip(campaign.workflow.tasks, expected, strict=True)
+    )
+    return ForeseenCampaign(campaign=replace(campaign, workflow=Workflow(tasks)), known=known)
