@@ -187,11 +187,10 @@ class CampaignForecaster:
             Seconds that each site's workers begin later than planned: a number, or one for each
             draw.
         """
-        first, numbers = {}, {}
+        numbers: dict[str, list[int]] = {}
         for number, purchase in enumerate(purchases):
-            site = purchase.slot.site
-            numbers.setdefault(site, []).append(number)
-            first.setdefault(site, 0)
+            numbers.setdefault(purchase.slot.site, []).append(number)
+        # A site's purchases own its processor numbers one after the other.
         owner: dict[str, IntArray] = {
             site: np.repeat(np.array(members), [purchases[n].slot.processors for n in members])
             for site, members in numbers.items()

@@ -81,9 +81,9 @@ def fit_covariates(
     """
     n = len(logarithms)
     if n > NEWEST:
-        logarithms, features, executions = (
-            part[n - NEWEST :] for part in (logarithms, features, executions)
-        )
+        newest = slice(n - NEWEST, n)
+        logarithms, features = logarithms[newest], features[newest]
+        executions = executions[newest]
         n = NEWEST
     if n < FEWEST or features.shape[1] == 0:
         return CovariateFit()
@@ -174,4 +174,4 @@ def _slopes(y: FloatArray, x: FloatArray) -> FloatArray:
         if usual <= 0:
             break
         weight = np.minimum(1.0, _FAR * usual / np.maximum(rest, 1e-12))
-    return slope / scale
+    return np.asarray(slope / scale)

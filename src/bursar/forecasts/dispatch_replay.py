@@ -82,6 +82,36 @@ def _push(keys: FloatArray, items: IntArray, size: int, key: float, item: int) -
 
 
 @compiled_part
+def _join(waiting: IntArray, size: int, task: int) -> None:
+    """Add a task to a heap of ``size`` waiting tasks, the lowest number first."""
+    k = size
+    while k > 0:
+        above = (k - 1) // 2
+        if waiting[above] <= task:
+            break
+        waiting[k] = waiting[above]
+        k = above
+    waiting[k] = task
+
+
+@compiled_part
+def _leave(waiting: IntArray, size: int) -> None:
+    """Remove the first of a heap of ``size`` waiting tasks."""
+    size -= 1
+    task = waiting[size]
+    k = 0
+    below = 1
+    while below < size:
+        below += below + 1 < size and waiting[below + 1] < waiting[below]
+        if task <= waiting[below]:
+            break
+        waiting[k] = waiting[below]
+        k = below
+        below = 2 * k + 1
+    waiting[k] = task
+
+
+@compiled_part
 def _pop(keys: FloatArray, items: IntArray, size: int) -> None:
     """Remove the first item of a heap of ``size`` items."""
     size -= 1
@@ -139,7 +169,6 @@ def replay_dispatch(
     base = np.zeros(leases + 2, dtype=np.int64)
     for queue in range(leases + 1):
         base[queue + 1] = base[queue] + room[queue]
-    waiting_key = np.empty(n)
     waiting = np.empty(n, dtype=np.int64)
     ends = np.empty(n + leases)
     ended = np.empty(n + leases, dtype=np.int64)
@@ -159,13 +188,7 @@ def replay_dispatch(
             if awaited[task] == 0:
                 queue = lease[task] if lease[task] >= 0 else leases
                 at = base[queue]
-                _push(
-                    waiting_key[at : at + room[queue]],
-                    waiting[at : at + room[queue]],
-                    count[queue],
-                    float(task),
-                    task,
-                )
+                _join(waiting[at : at + room[queue]], count[queue], task)
                 count[queue] += 1
         now = 0.0
         while running > 0:
@@ -185,13 +208,7 @@ def replay_dispatch(
                     if awaited[child] == 0:
                         queue = lease[child] if lease[child] >= 0 else leases
                         low = base[queue]
-                        _push(
-                            waiting_key[low : low + room[queue]],
-                            waiting[low : low + room[queue]],
-                            count[queue],
-                            float(child),
-                            child,
-                        )
+                        _join(waiting[low : low + room[queue]], count[queue], child)
                         count[queue] += 1
             for queue in range(leases + 1):
                 while count[queue] > 0:
@@ -209,11 +226,7 @@ def replay_dispatch(
                                 chosen = number
                     if chosen < 0:
                         break
-                    _pop(
-                        waiting_key[low : low + room[queue]],
-                        waiting[low : low + room[queue]],
-                        count[queue],
-                    )
+                    _leave(waiting[low : low + room[queue]], count[queue])
                     count[queue] -= 1
                     place[task] = chosen
                     free[chosen] -= width[task]

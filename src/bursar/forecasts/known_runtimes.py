@@ -138,7 +138,7 @@ def known_runtimes(
     executions = {
         name: at for at, name in enumerate(dict.fromkeys((*own.executions, *others.executions)))
     }
-    rows = _of_campaign(own, names, getattr(campaign, "templates", {}), without)
+    rows = _of_campaign(own, names, campaign.templates, without)
     part = _arrays(own, rows, executions, site_numbers, 0)
     sizes = np.array([_input_bytes(task, campaign.root) for task in tasks], dtype=np.float64)
     seen, wanted = _features(own, rows, tasks, kind, sizes)
@@ -197,9 +197,7 @@ def _arrays(
 ) -> RuntimeColumns:
     of_execution = np.array([executions[name] for name in seen.executions], dtype=np.int64)
     of_site = np.array([sites[name] for name in seen.sites], dtype=np.int64)
-    processor_time = getattr(seen, "processor_seconds", np.full(len(seen), np.nan))[
-        rows
-    ] / np.maximum(seen.seconds[rows] * seen.processors[rows], 1e-9)
+    held = np.maximum(seen.seconds[rows] * seen.processors[rows], 1e-9)
     return RuntimeColumns(
         kind=seen.kind[rows] + offset,
         execution=of_execution[seen.execution[rows]] if len(rows) else rows,
@@ -207,7 +205,7 @@ def _arrays(
         work=seen.seconds[rows] * seen.speed[rows],
         whole=~seen.is_censored[rows],
         failed=~seen.has_succeeded[rows] & ~seen.is_censored[rows],
-        busy=processor_time,
+        busy=seen.processor_seconds[rows] / held,
         estimate=seen.estimate[rows],
         features=np.empty((len(rows), 0)),
     )
@@ -241,7 +239,7 @@ def _features(
         columns: list[FloatArray] = []
         if len(seen):
             points: list[Mapping[str, Any]] = [own.parameters[row] for row in rows[seen]]
-            points += [tasks[at].parameters for at in wanted]
+            points += [tasks[int(at)].parameters for at in wanted]
             for name in sorted({name for point in points[len(seen) :] for name in point}):
                 values = [point.get(name) for point in points]
                 if all(value is not None for value in values):

@@ -234,7 +234,7 @@ def _prior_levels(
             mean = word + model.estimate_error
         else:
             apart, mean = model.other_unsure, usual
-        # Users are wrong in the same way about all their tasks; unknown kinds have nothing in common.
+        # Users are wrong in the same way about all their tasks; unknown kinds share nothing.
         common = shared if word is not None else 0.0
         levels.append(
             _Level(
@@ -342,7 +342,7 @@ def _draw_levels(
     left = own * (1 - gain)
     drawn = shared * z[:, None] + gain * rest
     drawn += np.sqrt(left) * random.standard_normal((draws, kinds))
-    return np.array([one.mean for one in levels])[None, :] + drawn
+    return np.asarray(np.array([one.mean for one in levels])[None, :] + drawn)
 
 
 def _draw_sites(

@@ -28,7 +28,7 @@ MICRO = 1e6
 _COLUMNS = (
     "execution, place, status, seconds, speed, processors, start, "
     "ifnull(input_bytes, -1), ifnull(estimate, -1), ifnull(waited, -1), "
-    "ifnull(transferred, -1), ifnull(max_rss, -1)"
+    "ifnull(transferred, -1), ifnull(max_rss, -1), ifnull(user_seconds + system_seconds, -1)"
 )
 _ROW = np.dtype(
     [
@@ -44,6 +44,7 @@ _ROW = np.dtype(
         ("waited", np.float64),
         ("transferred", np.float64),
         ("max_rss", np.float64),
+        ("processor_seconds", np.float64),
     ]
 )
 
@@ -69,6 +70,8 @@ class ObservationColumns:
         Index into :data:`STATUSES`.
     input_bytes, estimate, waited, transferred, max_rss
         See :class:`~bursar.history.observation.TaskObservation`; NaN where unknown.
+    processor_seconds
+        Processor time that the attempt used; NaN where unknown.
     start
         Seconds since the epoch; 0 where unknown.
     parameters
@@ -92,6 +95,7 @@ class ObservationColumns:
     waited: FloatArray
     transferred: FloatArray
     max_rss: FloatArray
+    processor_seconds: FloatArray
     start: FloatArray
     parameters: Sequence[Mapping[str, Value]] | None = None
 
@@ -168,6 +172,7 @@ def read_columns(
         waited=_known(table["waited"]) / MICRO,
         transferred=_known(table["transferred"]) / MICRO,
         max_rss=_known(table["max_rss"]),
+        processor_seconds=_known(table["processor_seconds"]) / MICRO,
         start=table["start"] / MICRO,
         parameters=values if parameters else None,
     )

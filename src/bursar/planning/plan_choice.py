@@ -308,8 +308,8 @@ def _in_odds(
         other = needs.odds(first)
         assert other is not None
         words += (
-            f"; a plan for {option.cost - first.cost:.4g} {option.currency} less would keep it with "
-            f"{odds_in_words(other)}"
+            f"; a plan for {option.cost - first.cost:.4g} {option.currency} less would keep it "
+            f"with {odds_in_words(other)}"
         )
     return words
 

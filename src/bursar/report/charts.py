@@ -160,7 +160,7 @@ def print_plan(
     longest = max((len(line) for o in options for line in _where(o)), default=0) if several else 0
     if longest > console.width - _WITHOUT_WHERE:
         gaps = None  # names and prices come first where the terminal is narrow
-    titles = ("processors", "makespan", f"cost, {front.currency}", "utilisation")
+    titles: tuple[str, ...] = ("processors", "makespan", f"cost, {front.currency}", "utilisation")
     if forecast_of is not None:
         titles = ("processors", *FORECASTS, f"cost, {front.currency}", "by 90 %", "odds")
     table = Table("", *titles, *(GAPS if gaps else ()), box=None, padding=(0, 1))
