@@ -18,7 +18,7 @@ from bursar.model.errors import BursarError
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Task
 from bursar.runs.folder import RunFolder, RunManifest
-from bursar.runs.recording.batches import PAUSE, RecordBatches
+from bursar.runs.recording.batches import RecordBatches
 from bursar.runs.recording.run_observations import MOST_A_SECOND, RunObserver
 from bursar.runs.run_record import RunRecord
 from bursar.sqlite_file import warn_on_stderr
@@ -31,6 +31,9 @@ NOWHERE = "none"
 
 PATIENCE = 10.0
 """Seconds for which a run waits while another process locks the history."""
+
+SAVED = 2.0
+"""Seconds for which attempts that could have been observed, and did not come, are saved up."""
 
 NOT_ADDED = "what ran is not added to the history: {}"
 """Line for people where a history cannot be written."""
@@ -162,6 +165,7 @@ class HistoryRecorder:
         self._observer = observer
         self._tell = tell
         self._last = time.monotonic()
+        self._allowance = SAVED * MOST_A_SECOND
         self.batches = RecordBatches(self._record, self._give_up)
         if history is None:
             self.batches.close()
@@ -203,8 +207,11 @@ class HistoryRecorder:
     def _record(self, batch: Sequence[AttemptRecord]) -> None:
         assert self._history is not None
         now = time.monotonic()
-        most = int(MOST_A_SECOND * max(PAUSE, now - self._last))
-        self._last = now
+        # Ends come in bursts, as after a commit that took long: what was not used is saved up.
+        saved = self._allowance + MOST_A_SECOND * (now - self._last)
+        self._allowance, self._last = min(saved, SAVED * MOST_A_SECOND), now
+        most = max(1, int(self._allowance))
+        self._allowance -= min(most, len(batch))
         observations = self._observer.observe_sample(batch, most)
         self._history.add(observations, [self._facts])
 
