@@ -17,6 +17,12 @@ from pathlib import Path
 
 from bursar.history.columns import ObservationColumns, read_columns
 from bursar.history.observation import TaskObservation
+from bursar.history.selection import (
+    Selection,
+    count_selected,
+    delete_selected,
+    read_selected,
+)
 from bursar.history.writing import (
     ExecutionFacts,
     HistoryRules,
@@ -132,6 +138,26 @@ class History:
             writer.write(batch, only_new=only_new)
             trim(db, writer.kinds_written(), self.rules, time.time())
 
+    def forget(self, selection: Selection) -> dict[str, int]:
+        """
+        Delete observations, and overwrite what they took in the file.
+
+        Returns
+        -------
+        dict
+            How many there were of each kind.
+        """
+        if not self.path.exists():
+            return {}
+        with self._writing() as db:
+            db.execute("PRAGMA secure_delete=1")
+            with transaction(db):
+                counts = count_selected(db, selection)
+                delete_selected(db, selection)
+            db.execute("VACUUM")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return counts
+
     # Reading.
 
     def kinds(self) -> list[str]:
@@ -140,6 +166,22 @@ class History:
             if db is None:
                 return []
             return [name for (name,) in db.execute("SELECT DISTINCT name FROM kinds ORDER BY name")]
+
+    def count(self, selection: Selection) -> dict[str, int]:
+        """Return the number of observations of each kind in a selection."""
+        with self._reading() as db:
+            return {} if db is None else count_selected(db, selection)
+
+    def total(self) -> int:
+        """Return the number of all observations."""
+        with self._reading() as db:
+            return 0 if db is None else int(db.execute("SELECT count(*) FROM observations").get)
+
+    def rows(self, selection: Selection | None = None) -> Iterator[TaskObservation]:
+        """Yield observations in the order in which they were written; None: all."""
+        with self._reading() as db:
+            if db is not None:
+                yield from read_selected(db, selection or Selection())
 
     def count_of(self, execution: str) -> int:
         """Return the number of observations of an execution."""
