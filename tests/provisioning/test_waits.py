@@ -223,11 +223,11 @@ def test_a_history_is_kept_between_runs() -> None:
     [
         {},
         {"version": 1, "kinds": []},
-        {"version": 2, "kinds": [{"site": "a"}]},
-        {"version": 2, "kinds": 3},
-        {"version": 2, "kinds": [], "controls": [], "starts": {"a": [-1.0]}},
+        {"version": 3, "kinds": [{"site": "a"}]},
+        {"version": 3, "kinds": 3},
+        {"version": 3, "kinds": [], "controls": [], "starts": {"a": [-1.0]}},
         {
-            "version": 2,
+            "version": 3,
             "kinds": [{"site": "a", "size": 1, "length": 1, "waits": [-math.inf]}],
             "controls": [],
             "starts": {},
