@@ -188,13 +188,13 @@ class EndedJobs:
             begin = now - day * DAY
             first = int(np.searchsorted(submitted, begin, side="right"))
             last = int(np.searchsorted(submitted, min(now, begin + AHEAD), side="right"))
-            rows = self._columns[first : min(last, first + MOST_FUTURE)]
+            again = self._columns[first : min(last, first + MOST_FUTURE)]
             found.append(
                 FutureJobs(
-                    submit=rows[:, 0] - begin,
-                    processors=rows[:, 1].astype(np.int64),
-                    estimate=rows[:, 2],
-                    runtime=np.clip(rows[:, 3], 1e-3, rows[:, 2]),
+                    submit=again[:, 0] - begin,
+                    processors=again[:, 1].astype(np.int64),
+                    estimate=again[:, 2],
+                    runtime=np.clip(again[:, 3], 1e-3, again[:, 2]),
                 )
             )
         return found

@@ -62,7 +62,18 @@ class _Seconds:
         return place
 
 
+class _NoWait:
+    """The scale of requests that are expected to start at once, while no such one has begun."""
+
+    def place_of(self, wait: float) -> float:
+        return wait
+
+    def wait_at(self, place: float) -> float:
+        return 0.0
+
+
 SECONDS: WaitScale = _Seconds()
+NO_WAIT: WaitScale = _NoWait()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from typing import Any
 
 from bursar.model.errors import InputError
 from bursar.provisioning.wait_forecast import (
+    NO_WAIT,
     SECONDS,
     SHARES,
     Pace,
@@ -231,8 +232,10 @@ class WaitPredictor:
         kind, shares = self._kind(keys), self._control(keys).shares
         places = () if kind is None else kind.ordered
         if projection is not None:
-            pace = _pace_of(keys[0])
-            return WaitForecast("queue", _scale_of(projection), places, shares, pace)
+            scale = _scale_of(projection)
+            if kind is None and projection.starts_at_once:
+                scale = NO_WAIT
+            return WaitForecast("queue", scale, places, shares, _pace_of(keys[0]))
         if kind is None:
             return None
         return WaitForecast("history", SECONDS, places, shares, kind.pace)

@@ -3,9 +3,14 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+import os
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from bursar.cluster.machine import Machine
@@ -188,8 +193,8 @@ class QueueObserver:
         Processors that pilots of ours hold now.
     clock
         The present time by the scheduler's clock, seconds since the epoch.
-    forecaster
-        Forecaster that is told of each look at the queue; None: a new one, which knows nothing.
+    history
+        Folder in which what is learned of waits is kept between runs; None: nowhere.
     """
 
     def __init__(
@@ -199,14 +204,15 @@ class QueueObserver:
         *,
         held: Callable[[], int],
         clock: Callable[[], float],
-        forecaster: QueueForecaster | None = None,
+        history: Path | None = None,
     ) -> None:
         assert facts.batch is not None
         self.spans_nodes = _SEVERAL_NODES[facts.batch.manager]
         self.asked = 0.0
         """Time of the last question, loop time."""
-        self.forecaster = forecaster or QueueForecaster(np.random.default_rng())
-        """What was learned of the site's waits."""
+        name = "".join(c if c.isalnum() else "-" for c in facts.name)
+        self._history = None if history is None else history / f"queue-{name}.json"
+        self._forecaster = read_forecaster(self._history)
         self._facts = facts
         self._manager = manager
         self._held = held
@@ -301,16 +307,42 @@ class QueueObserver:
         )
 
     def wait_forecast(self, processors: int, seconds: float) -> WaitForecast | None:
-        """Return how long a request would wait that is made now; see :meth:`BatchSite`."""
-        return self.forecaster.forecast(processors, seconds)
+        """
+        Return how long a request would wait that is made now, as a distribution.
+
+        The last answer about the queue counts (see :meth:`refresh`); nothing is asked or submitted.
+        The call takes some milliseconds for a queue of a hundred jobs, and grows with the queue.
+        The forecast does not change afterwards. It is sampled by ``sample(count, rng)`` and read by
+        ``wait_quantiles(shares)``, both in seconds, and has an atom at 0 where the request is
+        expected to start at once. Its ``seen`` tells with how many earlier waits the forecast is
+        calibrated: below 9, none, and the projections are given as they are. Waits of one forecast
+        are of one request; those of several requests depend on each other.
+
+        Parameters
+        ----------
+        processors, seconds
+            What the request would ask for.
+
+        Returns
+        -------
+        WaitForecast or None
+            None before the first answer, and for a request that the nodes that are up could never
+            run.
+        """
+        return self._forecaster.forecast(processors, seconds)
+
+    def keep_history(self) -> None:
+        """Write what was learned of waits for the next run, where there is a file for it."""
+        if self._history is not None:
+            write_history(self._history, self._forecaster.kept())
 
     def _look_ahead(self, state: QueueState) -> tuple[ProjectedQueue | None, tuple[Slot, ...]]:
         try:
             queue = project_queue(state)
         except InputError:
-            self.forecaster.observe(state, None)
+            self._forecaster.observe(state, None)
             return None, ()
-        self.forecaster.observe(state, queue)
+        self._forecaster.observe(state, queue)
         return queue, backfill_windows_of(queue.machine)
 
     def view(self, unwatched: float) -> PoolSite:
@@ -366,3 +398,32 @@ class QueueObserver:
         """Return the mean time that jobs of the queue ask for, seconds."""
         asked = [job.seconds for job in state.jobs if job.seconds is not None]
         return sum(asked) / len(asked) if asked else self.longest
+
+
+# What was learned of waits, kept in files for later runs.
+
+
+def read_forecaster(file: Path | None) -> QueueForecaster:
+    """Read what earlier runs have learned of a queue; nothing, where that is missing or damaged."""
+    rng = np.random.default_rng()
+    try:
+        kept = b"" if file is None else file.read_bytes()
+        return QueueForecaster.of_kept(msgspec.json.decode(kept), rng)
+    except (OSError, msgspec.MsgspecError, InputError, TypeError):
+        return QueueForecaster(rng)
+
+
+def write_history(file: Path, kept: Mapping[str, Any]) -> None:
+    """
+    Write a history of waits; of runs that end at one time, the last one's is kept.
+
+    The history is a help only: where the file cannot be written, the old one stays.
+    """
+    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        part.write_bytes(msgspec.json.encode(kept))
+        # In one step: another run may read it now.
+        os.replace(part, file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
