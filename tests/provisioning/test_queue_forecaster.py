@@ -18,6 +18,7 @@ from bursar.provisioning.queue_forecaster import (
     QueueForecaster,
     project_waits,
 )
+from bursar.provisioning.wait_forecast import ProjectedWaits
 from bursar.sites.queue_observer import project_queue, read_forecaster, write_history
 
 
@@ -189,6 +190,43 @@ def test_looks_out_of_turn_teach_nothing() -> None:
     state = look(10.0)
     forecaster.observe(state, project_queue(state))
     assert forecaster.kept() == before
+
+
+def crowd(count: int, first: int, at: float) -> QueueState:
+    """A machine that is held for long, and so many waiting jobs, the last ones new."""
+    held = QueuedJob(id="h", running=True, processors=4, began=0.0, seconds=1e6)
+    waiting = tuple(
+        QueuedJob(id=f"{n}", running=False, processors=1, submitted=at - 1.0, seconds=60.0)
+        for n in range(first, first + count)
+    )
+    nodes = (ClusterNode(name="n", processors=4, allocated=4, up=True, state="allocated"),)
+    return QueueState(at=at, nodes=nodes, jobs=(held, *waiting))
+
+
+def test_long_queues_take_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Five new jobs after a look at 10 jobs, two at 300 (200,000 / 90,000), and at 1,000 one of five.
+    """
+    made: list[int] = []
+
+    def count(*given: object) -> ProjectedWaits:
+        made.append(1)
+        return ProjectedWaits((60.0,), 60.0)
+
+    monkeypatch.setattr("bursar.provisioning.queue_forecaster.project_waits", count)
+
+    def after(jobs: int, looks: int) -> float:
+        made.clear()
+        forecaster = QueueForecaster(rng())
+        queue = project_queue(crowd(1, 0, 0.0))
+        for number in range(looks + 1):
+            forecaster.observe(crowd(jobs - 1, number * jobs, 60.0 * number + 60.0), queue)
+        return len(made) / looks
+
+    found = [after(10, 3), after(300, 3), after(1000, 100)]
+
+    assert found[2] == pytest.approx(0.2, abs=0.12)
+    assert found[:2] == [5, 2]
 
 
 def test_what_was_learned_is_kept_between_runs() -> None:

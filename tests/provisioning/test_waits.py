@@ -189,6 +189,18 @@ def test_bounds_are_widened_while_too_few_hold() -> None:
     assert bound > longest
 
 
+def test_no_run_of_failures_makes_a_bound_absurd() -> None:
+    """20 waits of 100 s, then 500 requests that never begin: at most 1.25 to the 12th, 15 times."""
+    waits = WaitPredictor()
+    for number in range(20):
+        wait(waits, 100.0, number)
+    for number in range(20, 520):
+        waits.asked(f"lost-{number}", "a", 4, 3600.0, 1e6 * number)
+    bound = waits.bound("a", 4, 3600.0)
+    assert bound is not None
+    assert 1000.0 < bound < 1500.0
+
+
 def test_a_request_that_is_withdrawn_counts_only_against_a_bound_that_it_outlasted() -> None:
     """How long it would have waited, nobody knows."""
     waits = WaitPredictor()

@@ -62,7 +62,15 @@ MOST_FUTURE = 1000
 MOST_NEW = 5
 """Jobs whose waits are projected after one look at a queue, at most."""
 
-MOST_WORK = 40_000
+NEW_WORK = 200_000
+"""
+Square of the jobs in a queue, summed over the projections after one look, at most on average.
+
+The time of a projection grows with this square; where kernels run as plain Python, this is a second
+or two in half a minute.
+"""
+
+MOST_WORK = 20_000
 """Jobs that are simulated for one forecast, at most, unless this makes too few guesses."""
 
 FEWEST_GUESSES = 10
@@ -315,11 +323,11 @@ class QueueForecaster:
         for key, job in before.jobs.items():
             if key not in look.jobs:
                 self._on_gone(job, before, look)
-        new = 0
+        left = self._most_new(len(before.jobs))
         for key, job in look.jobs.items():
             known = before.jobs.get(key)
-            if known is None and new < MOST_NEW:
-                new += self._on_new(key, job, before)
+            if known is None and left:
+                left -= self._on_new(key, job, before)
             if job.running and (known is None or not known.running) and job.began is not None:
                 self._waits.began(key, job.began)
 
@@ -378,6 +386,12 @@ class QueueForecaster:
                 raise
             raise InputError(f"not a queue's history: {error!r}") from error
         return made
+
+    def _most_new(self, jobs: int) -> int:
+        """Return how many new jobs are projected after a look at a queue of so many."""
+        most = NEW_WORK / max(jobs, 1) ** 2
+        # Of the longest queues, one after some looks: the forecasts are calibrated later there.
+        return min(MOST_NEW, int(most)) if most >= 1 else int(self._rng.random() < most)
 
     def _projection(
         self, look: _Look | None, processors: int, seconds: float

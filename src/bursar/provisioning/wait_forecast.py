@@ -16,8 +16,12 @@ FloatArray = NDArray[np.float64]
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 """Shares whose bounds are checked and adapted; others lie between them."""
 
-MOST_FAILURES = 100.0
-"""Failures in a row, at most, for which a bound grows beyond the longest wait."""
+MOST_FAILURES = 12.0
+"""
+Failures, at most, for which a bound grows beyond the longest wait.
+
+Without a limit bounds on the waits of real logs grew to years; with it as many hold.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,6 @@ def covering(ordered: Sequence[float], share: float, nominal: float, pace: Pace)
     if place <= count:
         return ordered[max(place, 1) - 1]
     beyond = (share - count / (count + 1)) / (pace.gain * nominal)
-    # Limited, so that no run of failures makes a number that is none.
     return ordered[-1] * math.pow(pace.wider, min(beyond, MOST_FAILURES))
 
 
