@@ -39,8 +39,13 @@ def test_decisions_rest_on_what_was_asked() -> None:
 
 
 def test_no_guess_is_longer_than_what_was_asked() -> None:
-    """The scheduler ends such jobs."""
-    (start,) = sampled_starts(busy(), 1, 30.0, np.array([[1e9, 1e9]]), [NONE])
+    """Also where the scheduler lets jobs go on for longer: nobody knows how much longer."""
+    machine = Machine(4, "easy", overrun="extend")
+    machine.submit(4, 100.0)
+    machine.submit(4, 50.0)
+    machine.advance(0.0)
+
+    (start,) = sampled_starts(machine, 1, 30.0, np.array([[1e9, 1e9]]), [NONE])
 
     assert start == 150.0
 
@@ -68,15 +73,15 @@ def test_later_jobs_may_come_first() -> None:
 
 
 def test_reservations_are_kept_in_every_guess() -> None:
-    """All 4 from 20 s on for 60 s: a job of 30 s begins behind, however soon 4 are free."""
+    """All 4 from 20 s on for 60 s: a job of 15 s begins before them at 5 s, but not at 6 s."""
     machine = Machine(4, "easy", now=5.0)
     machine.submit(4, 10.0)
     machine.advance(5.0)
     machine.reserve(25.0, 60.0, 4)
 
-    starts = sampled_starts(machine, 4, 30.0, np.array([[10.0], [1.0]]), [NONE] * 2)
+    starts = sampled_starts(machine, 4, 15.0, np.array([[5.0], [6.0]]), [NONE] * 2)
 
-    assert starts.tolist() == [80.0, 80.0]
+    assert starts.tolist() == [5.0, 80.0]
 
 
 def test_a_job_that_is_too_wide_is_refused() -> None:

@@ -117,6 +117,19 @@ def test_quantiles_do_not_fall_and_samples_follow_them() -> None:
         assert (drawn <= bound).mean() == pytest.approx(share, abs=0.03)
 
 
+def test_shares_that_have_crossed_make_no_quantile_fall() -> None:
+    """Each is adapted by itself, so that the median's may come to lie above a higher one's."""
+    waits = learned(np.random.default_rng(7), 300)
+    kept = waits.kept()
+    for control in kept["controls"]:
+        control["shares"] = [0.2, 0.1, 0.7, 0.6, 0.5, 0.95, 0.9]
+    projection = projected(np.random.default_rng(8), 1000.0)
+    forecast = WaitPredictor.of_kept(kept).forecast("a", 1, 60.0, projection)
+    assert forecast is not None
+    quantiles = forecast.wait_quantiles([n / 100 for n in range(1, 100)])
+    assert all(a <= b for a, b in itertools.pairwise(quantiles))
+
+
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.5, float("nan")])
 def test_a_share_lies_between_0_and_1(share: float) -> None:
     forecast = WaitPredictor().forecast("a", 1, 60.0, ProjectedWaits((1.0,), 2.0))
