@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.site import SiteFacts
-from bursar.runs.recording.history_recorder import open_history, stated_history
+from bursar.runs.recording.user_history import open_history, stated_history
 
 if TYPE_CHECKING:
     from bursar.forecasts.known_runtimes import KnownRuntimes, ObservationSource
