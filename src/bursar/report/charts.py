@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bursar.model.campaign import Campaign, Goal, odds_in_words
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.planning.building import consecutive_runs
 from bursar.planning.front import ParetoFront, PlanBounds, PlanOption
 from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
+from bursar.report.forecast_columns import (
+    EXPLAINED_FORECASTS,
+    forecast_cells,
+    forecast_titles,
+)
 from bursar.report.tables import UNKNOWN, amount, money, share, span
 
 if TYPE_CHECKING:
@@ -24,11 +29,6 @@ if TYPE_CHECKING:
 
 # The trade-off curve as a table, and as JSON.
 
-FORECASTS = ("end 50 %", "by 90 %")
-EXPLAINED_FORECASTS = (
-    "end and cost: half of such runs stay below the first figure, nine of ten below the second; "
-    "odds: probability that the goal is kept"
-)
 GAPS = ("time gap", "cost gap")
 """Columns of the gaps: to the fastest plan on the same slots, and to the cheapest as fast."""
 _WITHOUT_WHERE = 72
@@ -162,7 +162,7 @@ def print_plan(
         gaps = None  # names and prices come first where the terminal is narrow
     titles: tuple[str, ...] = ("processors", "makespan", f"cost, {front.currency}", "utilisation")
     if forecast_of is not None:
-        titles = ("processors", *FORECASTS, f"cost, {front.currency}", "by 90 %", "odds")
+        titles = ("processors", *forecast_titles(front.currency))
     table = Table("", *titles, *(GAPS if gaps else ()), box=None, padding=(0, 1))
     for column in table.columns[1:]:
         column.justify = "right"
@@ -179,7 +179,7 @@ def print_plan(
             share(option.utilisation),
         ]
         if forecast_of is not None:
-            row[2:] = _forecast_cells(option, forecast_of(option), campaign.goal)
+            row[2:] = forecast_cells(option, forecast_of(option), campaign.goal)
         if gaps:
             row += [_percent(option.gap), _percent(option.cost_gap)]
         if several:
@@ -199,23 +199,6 @@ def print_plan(
     print_choice(
         choice.option is not None, choice.reason, choice.counter_offers, front.currency, console
     )
-
-
-def _forecast_cells(
-    option: PlanOption, forecast: "CampaignForecast | None", goal: Goal
-) -> list[str]:
-    """Return end at 50 and 90 %, cost at 50 and 90 %, and the odds of the goal, as printed."""
-    if forecast is None:
-        return ["", "", money(option.cost), "", ""]
-    cost = forecast.cost
-    limited = goal.deadline is not None or goal.budget is not None
-    return [
-        span(forecast.end.quantile(0.5)),
-        span(forecast.end.quantile(0.9)),
-        money(option.cost if cost is None else cost.quantile(0.5)),
-        "" if cost is None else money(cost.quantile(0.9)),
-        odds_in_words(forecast.odds(goal.deadline, goal.budget)) if limited else "",
-    ]
 
 
 def print_choice(
