@@ -7,7 +7,12 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from bursar.model.task import Copy
+
+if TYPE_CHECKING:
+    from bursar.worker.workspace import FileNamespace
 
 
 class StagingError(Exception):
@@ -161,6 +166,27 @@ def copy(source: str, target: str) -> None:
             _in_one_step(source, target, _copy_file)
     except (OSError, shutil.Error) as error:
         raise StagingError(f"cannot copy {source} to {target}: {error}") from None
+
+
+def copy_for(step: Copy, root: "FileNamespace", folder: str) -> None:
+    """
+    Carry out a step that copies between the root and a task's working directory.
+
+    Raises
+    ------
+    StagingError
+        When it cannot be done.
+    """
+    source, target = step.source, step.target
+    found = root.find(source) if step.source_at_root else os.path.join(folder, source)
+    if not os.path.lexists(found):
+        raise StagingError(f'"{source}" does not exist')
+    if step.target_at_root:
+        # A target that ends in a slash is a folder to copy into: a name below it has it made.
+        goal = root.target(os.path.join(target, "x"))[:-2] if target.endswith("/") else None
+        copy(found, goal or root.target(target))
+    else:
+        copy(found, os.path.join(folder, target))
 
 
 def check_kind(path: str, what: str) -> None:
