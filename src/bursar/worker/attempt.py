@@ -178,7 +178,8 @@ class Attempt:
         # A process that may still hold the pipe's end could write into the next task's output, so
         # this attempt's captures are not used again.
         self._clean &= not escaped
-        self._count(usage)
+        if self._around is None or self._around.is_counted:
+            self._count(usage)
         # Without children there is nobody in the group: a kill would cost a system call per task.
         if not alone:
             self._sweep()
@@ -291,10 +292,8 @@ class Attempt:
     @property
     def is_watched(self) -> bool:
         """Whether the worker has to look at the memory of the attempt's processes."""
-        if not self.job.memory or self._group is not None:
-            return False
-        around = self._around
-        return around is None or not (around.making or around.removes or around.is_separate)
+        watched = self.job.memory > 0 and self._group is None
+        return watched and (self._around is None or self._around.is_counted)
 
     @property
     def captures(self) -> Iterator[OutputCapture]:

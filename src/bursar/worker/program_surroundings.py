@@ -154,6 +154,11 @@ class ProgramSurroundings:
         path = job.environment.get("PATH") or self.variables.get("PATH")
         return place.find(program, path or place.environment["PATH"])
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the process that runs now is the task's own, and no runtime that only waits."""
+        return not (self.making or self.removes or self.is_separate)
+
     # Containers.
 
     @property
