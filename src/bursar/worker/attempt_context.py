@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fnmatch
 import functools
 import os
 import shutil
@@ -111,8 +112,6 @@ class AttemptContext:
             return self.spawner
         key = (inherits, *sorted(changes.items(), key=lambda pair: pair[0]))
         if key not in self._spawners:
-            from bursar.worker.program_surroundings import inherited
-
             chosen = self.environment
             if inherits is not None:
                 chosen = inherited(self.environment, inherits)
@@ -217,3 +216,12 @@ class AttemptContext:
             # thousands of programs a second.
             self._found[key] = found
         return self._found[key]
+
+
+def inherited(environment: Mapping[str, str], patterns: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables that match a pattern, and those by which a run's processes are found."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in (RUN, WORKER) or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }

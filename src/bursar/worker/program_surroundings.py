@@ -6,7 +6,6 @@ process of its own makes it ready, once for a worker; a further one removes a co
 ended with the program that started it.
 """
 
-import fnmatch
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -284,15 +283,6 @@ class ProgramSurroundings:
         if ready.runtime and self.container is not None:
             self._runtime = ready.runtime
             self.container = msgspec.structs.replace(self.container, image=ready.image)
-
-
-def inherited(environment: Mapping[str, str], patterns: tuple[str, ...]) -> dict[str, str]:
-    """Return the variables that match a pattern, and those by which a run's processes are found."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in (RUN, WORKER) or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    }
 
 
 def check_environment(environment: Mapping[str, str]) -> None:

@@ -7,16 +7,46 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from bursar.model.task import Copy
-
-if TYPE_CHECKING:
-    from bursar.worker.workspace import FileNamespace
 
 
 class StagingError(Exception):
     """A file is missing or cannot be staged: the attempt fails with this one-line message."""
+
+
+class FileNamespace(Protocol):
+    """
+    Files that tasks take from and add to.
+
+    All methods raise :class:`StagingError` when that cannot be.
+    """
+
+    def find(self, name: str) -> str:
+        """Return the path to read ``name`` from."""
+
+    def target(self, name: str) -> str:
+        """Return the path to write ``name`` to, and make the folder."""
+
+    def directory(self, name: str) -> str:
+        """Make a folder among the files, and return the path."""
+
+    def stage_in(self, folder: str, name: str) -> None:
+        """Put an input into a working directory."""
+
+    def make_room(self, folder: str, name: str) -> None:
+        """Make the parent folder of a file in a working directory."""
+
+    def publish(self, folder: str, name: str, *, stays: bool) -> None:
+        """
+        Puts an output of a working directory among the files.
+
+        Parameters
+        ----------
+        stays
+            The working directory goes on to be used, and what lies there may change.
+        """
 
 
 class RootNamespace(NamedTuple):
@@ -168,7 +198,7 @@ def copy(source: str, target: str) -> None:
         raise StagingError(f"cannot copy {source} to {target}: {error}") from None
 
 
-def copy_for(step: Copy, root: "FileNamespace", folder: str) -> None:
+def copy_for(step: Copy, root: FileNamespace, folder: str) -> None:
     """
     Carry out a step that copies between the root and a task's working directory.
 
