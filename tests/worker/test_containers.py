@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from tests.worker.container_runtimes import StandIn, real_runtime
 from tests.worker.test_worker import ONCE, one, task
 
-from bursar.model.surroundings import Container
+from bursar.dispatch.wire import Welcome
+from bursar.model.surroundings import Container, ContainerPolicy
 from bursar.model.task import Exec, File, Inherit, OnError, Secret, Shell, StandardInput, Status
+from bursar.worker.attempt_context import AttemptContext
 from bursar.worker.containers import (
     _OWN_MEANING,
     ContainerPlace,
@@ -29,6 +31,7 @@ from bursar.worker.containers import (
     removal,
 )
 from bursar.worker.environments import remove_left_behind
+from bursar.worker.staging import StagingError
 
 KINDS = ("apptainer", "podman", "docker")
 
@@ -337,3 +340,18 @@ def test_a_container_that_is_cleared_up_late_is_found_by_its_name(runtime: Any) 
         for process in started:
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("policy", ["forbidden", "without-mounts", "allowed"])
+def test_a_worker_keeps_to_what_its_service_allows(tmp_path: Path, policy: ContainerPolicy) -> None:
+    """The service cannot look into sealed tasks."""
+    at = str(tmp_path)
+    place = AttemptContext(Welcome("r", at, at, at, at, 100, containers=policy), "w")
+    try:
+        if policy == "allowed":
+            place.check_container(Container("i", binds=("/:/host",)))
+        else:
+            with pytest.raises(StagingError, match="are not allowed here"):
+                place.check_container(Container("i", binds=("/:/host",)))
+    finally:
+        place.close()
