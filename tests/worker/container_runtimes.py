@@ -90,6 +90,7 @@ else:
     gone.add_argument("--force", action="store_true", required=True)
     if KIND == "podman":
         gone.add_argument("--time", type=int)
+        gone.add_argument("--ignore", action="store_true")
     gone.add_argument("names", nargs="+")
     listed = commands.add_parser("ps", allow_abbrev=False)
     listed.add_argument("--all", action="store_true")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.worker.test_worker import ONCE, one, task
 
 from bursar.model.surroundings import CondaEnvironment, Container, Modules, UvEnvironment
-from bursar.model.task import Exec, File, Shell
+from bursar.model.task import Exec, File, Shell, Status
 from bursar.worker.environments import (
     NotReady,
     ReadySurrounding,
@@ -31,6 +31,7 @@ case "$1 $2" in
 "env create")
   test "$3 $5" = "--prefix --file" || exit 2
   grep -q absent "$6" && {{ echo "PackagesNotFoundError: absent" >&2; exit 1; }}
+  grep -q slow "$6" && sleep 60
   sleep 0.2; mkdir -p "$4/bin"; printf '#!/bin/sh\\necho from conda\\n' > "$4/bin/tool"
   chmod +x "$4/bin/tool";;
 "run --prefix") P=$3; shift 3;;
@@ -140,6 +141,18 @@ def test_two_processes_make_one_environment(machine: Path, tmp_path: Path) -> No
     told = b"".join(process.communicate()[0] for process in both)
     assert [process.returncode for process in both] == [0, 0]
     assert told.count(b"making the conda environment") == 1
+
+
+def test_a_limit_that_ends_the_making_says_so(room: Any, machine: Path) -> None:
+    """A user would look for the fault in the task's own program."""
+    (room.path / "campaign" / "e.yml").write_text("dependencies: [slow]\n")
+    step = CondaEnvironment(file="e.yml")
+    outcome = one(room, step, Exec(("tool",)), inputs=(File("e.yml"),), wall_limit=1.0)
+
+    assert outcome.status is Status.TIMED_OUT
+    assert outcome.reason == (
+        'killed at its wall-time limit of 1 s, while the conda environment "e.yml" was made ready'
+    )
 
 
 def test_an_environment_that_exists_is_entered(room: Any, machine: Path) -> None:

@@ -194,7 +194,7 @@ class Attempt:
             if around.making:
                 return self._made_ready(around, code)
             if around.removes:
-                around.removed(self.place)
+                around.removed(code, self.place)
                 return self._end(*self._verdict) if self._verdict else self.advance()
         self._exit_code = code
         self._verdict = self._judge(code)

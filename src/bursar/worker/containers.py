@@ -291,6 +291,6 @@ def left_behind(names: Iterable[str]) -> list[str]:
 
 def removal(runtime: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return the command that ends and removes containers; one that is gone is no failure."""
-    # Podman waits for them to end by themselves otherwise.
-    at_once = ("--time", "0") if kind_of(runtime) == "podman" else ()
+    # Podman waits for them to end by themselves otherwise, and where one is gone removes no other.
+    at_once = ("--ignore", "--time", "0") if kind_of(runtime) == "podman" else ()
     return (runtime, "rm", "--force", *at_once, *names)

@@ -40,8 +40,8 @@ _RESULT = ".bursar-ready"
 _REMOVAL = (
     "/bin/sh",
     "-c",
-    # Once more if that fails: the runtime may be about to start the container.
-    'for try in 1 2; do timeout -k 5 60 "$@" > /dev/null 2>&1 && exit; sleep 1; done',
+    # Again if that fails: the runtime may be about to start the container, or be slow to stop it.
+    'for try in 1 2 3; do timeout -k 5 60 "$@" > /dev/null 2>&1 && exit; sleep 1; done; exit 1',
     "removal",
 )
 """Command before one that removes a container. A runtime that hangs must not keep the attempt for
@@ -237,10 +237,11 @@ class ProgramSurroundings:
         self._name = name
         return (*_REMOVAL, *removal(self._runtime, (name,)))
 
-    def removed(self, place: AttemptContext) -> None:
-        """Note that the container is removed."""
+    def removed(self, code: int, place: AttemptContext) -> None:
+        """Note the end of the removal; what has not succeeded is tried when the worker ends."""
         self.removes = False
-        place.containers.pop(self._name, None)
+        if code == 0:
+            place.containers.pop(self._name, None)
 
     def close(self) -> None:
         """Close the standard input."""
