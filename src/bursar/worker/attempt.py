@@ -5,7 +5,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from bursar.dispatch.folders import attempt_folder, remove_tree
 from bursar.dispatch.linux_processes import RUN, TASK, WORKER
@@ -15,6 +18,7 @@ from bursar.model.task import (
     Call,
     Copy,
     Exec,
+    Gather,
     Inherit,
     OnError,
     Outcome,
@@ -32,7 +36,7 @@ from bursar.worker.output_capture import OutputCapture
 from bursar.worker.program_surroundings import ProgramSurroundings
 from bursar.worker.python_calls import CallAnswer, is_plain
 from bursar.worker.spawning import ProcessUsage
-from bursar.worker.staging import StagingError, copy, link_in, substitute
+from bursar.worker.staging import StagingError, copy, gather, link_in, substitute
 from bursar.worker.workspace import log_name, when_changed
 
 if TYPE_CHECKING:
@@ -316,8 +320,7 @@ class Attempt:
     def _do(self, step: Step) -> bool:
         """Carry out a step; return True when the step has started a process that runs now."""
         match step:
-            case Exec():
-                argv = step.argv
+            case Exec(argv=argv):
                 if not argv:
                     raise ValueError("there is no program to run")
                 program = self._doing = argv[0]
@@ -343,21 +346,19 @@ class Attempt:
                     self._around = ProgramSurroundings()
                 self._around.change(step, self._folder)
             case Secret(names):
-                self._check_secrets(names)
+                for name in names:  # not every way to a worker carries them
+                    if name not in self.job.secrets:
+                        raise StagingError(f'no value of the secret "{name}" has come here')
             case OnError(ignore):
                 self._ignore = ignore
             case Substitute(source, target, values):
                 substitute(self._at_node(source), self._at_node(target), values)
             case Write(path, text):
-                with open(self._at_node(path), "w", encoding="utf-8") as file:
-                    file.write(text)
+                Path(self._at_node(path)).write_text(text, encoding="utf-8")
+            case Gather(files):
+                told = gather(self.home.files.stage_in, self._folder, files)
+                self.job = replace(self.job, environment={**self.job.environment, **told})
         return False
-
-    def _check_secrets(self, names: tuple[str, ...]) -> None:
-        """Refuse to run a task without a secret, which not every way to a worker carries."""
-        for name in names:
-            if name not in self.job.secrets:
-                raise StagingError(f'no value of the secret "{name}" has come here')
 
     def _at_node(self, path: str) -> str:
         return os.path.join(self._folder, path)
