@@ -200,6 +200,18 @@ class Executor(concurrent.futures.Executor):
         if wait:
             self._thread.join()
 
+    def terminate_workers(self) -> None:
+        """
+        Accept no more calls, end those that run, and give the processors back.
+
+        Calls without a result raise :class:`TaskFailed`; :meth:`shutdown` waits for the end.
+        """
+        self._thread.terminate()
+
+    def spending(self) -> tuple[float, float]:
+        """Return what the leases have cost so far, and what is held for them, currency units."""
+        return self._thread.spending()
+
 
 class _ExecutorThread:
     """
@@ -241,6 +253,7 @@ class _ExecutorThread:
         self._calls: dict[int, _CallFuture] = {}
         self._closing = False
         self._broken: BaseException | None = None
+        self._spending = 0.0, 0.0
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
         self._ready: Future[None] = Future()
@@ -305,6 +318,25 @@ class _ExecutorThread:
             for call in calls:
                 call.cancel()
         self._do(self._wake.set)
+
+    def terminate(self) -> None:
+        """Accept no more calls, and end those that run."""
+        with self._lock:
+            self._closing = True
+        self._do(self._terminate)
+
+    def spending(self) -> tuple[float, float]:
+        """Return what is spent and held, currency units; the last known where all has ended."""
+        found: Future[tuple[float, float]] = Future()
+
+        def look() -> None:
+            self._spending = self._service.spending()
+            found.set_result(self._spending)
+
+        self._do(look)
+        with contextlib.suppress(TimeoutError):  # the loop ends, or is busy
+            return found.result(0.5)
+        return self._spending
 
     def leave(self) -> None:
         """Accept no more calls, without a lock: the garbage collector may call this at any time."""
@@ -403,6 +435,19 @@ class _ExecutorThread:
         call.begin()
         if call.number is not None and self._calls.pop(call.number, None) is not None:
             self._service.cancel(call.number)
+        self._wake.set()
+
+    def _terminate(self) -> None:
+        with self._lock:
+            calls = [call for call, _ in (*self._taking, *self._inbox)]
+            self._inbox.clear()
+        for number in self._calls:
+            self._service.cancel(number)
+        calls += self._calls.values()
+        self._calls.clear()
+        for call in calls:
+            if call.begin():
+                call.set_exception(TaskFailed("the executor has ended its workers"))
         self._wake.set()
 
     def _break(self, error: BaseException) -> None:
