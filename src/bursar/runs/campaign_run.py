@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -54,7 +54,7 @@ from bursar.runs.run_watchers import (
     show_progress,
     snapshot_of,
 )
-from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply
+from bursar.runs.supply import UNSENT, PlannedSupply, Replan, ScheduledSupply
 from bursar.runs.surviving_workers import WorkerContactFile, outlives
 from bursar.runs.task_needs import secrets_withheld
 from bursar.sites.local import LocalSite
@@ -84,6 +84,7 @@ def execute_campaign(
     written_up: bool = True,
     progress: bool = False,
     anyway: bool = False,
+    only: Collection[int] = (),
 ) -> dict[str, Any]:
     """
     Run the remaining tasks of a campaign, and write results, bill and report.
@@ -104,6 +105,8 @@ def execute_campaign(
         Whether the run's progress is shown on stderr.
     anyway
         Whether to begin though the account that pays has less than the plan costs.
+    only
+        Numbers of the tasks after which the run ends; empty: all.
 
     Returns
     -------
@@ -134,6 +137,8 @@ def execute_campaign(
         if environment is None:
             values = paying.enter_context(secrets_withheld(campaign.workflow.tasks, info.sites))
             environment = _real(info, campaign, plan, folder, replan)
+            if only:
+                environment = replace(environment, supply=ProbeSupply(plan, only))
             environment = replace(environment, secrets=values)
         with asyncio.Runner(loop_factory=environment.loop) as runner:
             try:
@@ -162,6 +167,36 @@ def execute_campaign(
     for failure in notices.ended(summary):
         print(failure, file=sys.stderr)
     return summary
+
+
+class ProbeSupply(PlannedSupply):
+    """
+    Runs some tasks of a run by a plan, and ends the run when these have ended.
+
+    Parameters
+    ----------
+    plan
+        Plan of these tasks; where runtimes are unknown, the plan places none.
+    wanted
+        Numbers of the tasks; no other one begins.
+    """
+
+    def __init__(self, plan: Plan, wanted: Collection[int]) -> None:
+        super().__init__(plan)
+        self._wanted = frozenset(wanted)
+
+    async def begin(self) -> None:
+        """Keep all other tasks from every lease, then agree on what the plan buys."""
+        others = [t for t in range(len(self.run.bindings.tasks)) if t not in self._wanted]
+        self.run.bind(dict.fromkeys(others, UNSENT), {task: task for task in others})
+        await super().begin()
+
+    def on_outcome(self, record: AttemptRecord, lease: str | None) -> None:
+        """End the run after the last of the tasks."""
+        super().on_outcome(record, lease)
+        # A task whose parent failed has come to its end, too, and has no outcome.
+        if record.final and self._wanted <= self.run.dispatcher.figures.ended:
+            self.run.stop("probe", "runtimes are measured")
 
 
 async def _carry_out(
@@ -343,6 +378,8 @@ def _state(execution: RunExecution) -> RunState:
             return "budget-stopped"
         case "goal" if not done:
             return "goal-stopped"
+        case "probe" if not done:
+            return "probed"
     return "finished" if done else "failed"
 
 
