@@ -1,19 +1,25 @@
 """Unknown runtimes are measured before a plan is made: which tasks, and what is learned."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bursar.api import probing
 from bursar.api.measured_runtimes import (
+    ProbeSummary,
     choose_probes,
     learn_runtimes,
     overhead_of,
     spread,
     warm_outcomes,
 )
+from bursar.api.probing import ProbedCampaign
+from bursar.api.quote import Quote
 from bursar.formats.campaign_file import read_campaign
-from bursar.model.campaign import Workflow
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.task import File, Outcome, Status, Task
 from bursar.runs.folder import RunFolder
@@ -200,6 +206,28 @@ def test_planned_and_actual_time_of_a_measured_run_cover_the_same_span(folder: A
     assert {one.task for one in plan.placements} == {one.task for one in rest}
     assert made["predicted_makespan_s"] == pytest.approx(span + startup + placed)
     assert made["makespan_s"] == pytest.approx(span + max(one.end for one in rest) - later)
+
+
+def test_a_goal_holds_for_the_probe_and_the_rest_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline counts from the begin of the probe, and what the probe cost is spent."""
+    campaign = Campaign(name="c", workflow=Workflow((Task(id="a"),)))
+    summary = ProbeSummary(
+        kinds=(), overhead=0.0, startup=1.0, seconds=9.0, cost=3.0, currency="SU"
+    )
+    probed = ProbedCampaign(campaign=campaign, summary=summary)
+    kept = replace(probed, folder=RunFolder(tmp_path), begun=100.0, gone=8.0, spent=2.0)
+    monkeypatch.setattr(probing, "time", SimpleNamespace(time=lambda: 109.0))
+    goal = Goal(deadline=60.0, budget=5.0)
+    quote = Quote(campaign=campaign, currency="SU", makespan=20.0, cost=1.5)
+
+    assert probed.goal_left(goal) == goal
+    assert kept.goal_left(goal) == Goal(deadline=50.0, budget=3.0)
+    assert kept.goal_left(Goal(deadline=5.0, budget=1.0)).budget == 0.0
+    whole = kept.of_whole(quote)
+    assert (whole.makespan, whole.cost) == (28.0, 3.5)
+    assert probed.of_whole(quote).makespan == 20.0
 
 
 def test_the_first_tasks_on_their_processors_do_not_count() -> None:
