@@ -87,14 +87,18 @@ def spread(numbers: Sequence[int], count: int) -> list[int]:
     return [numbers[int((part + part * _GOLDEN % 1) * length)] for part in range(parts)]
 
 
+_WARM = 4
+"""Successes on each processor beside the first from which the first does not count."""
+
+
 def warm_outcomes(
     workflow: Workflow, outcomes: Mapping[int, Outcome], processors: int
 ) -> dict[int, Outcome]:
     """
     Return the outcomes without those of the first tasks of each kind, one for each processor.
 
-    The first ones read programs and libraries from disk, and the others find them in memory. A
-    kind of which fewer than as many others succeeded is measured by all that there are.
+    The first ones read programs and libraries from disk, and the others find them in memory. Where
+    few others succeeded, all count: a mean of few is farther off than one with cold ones in it.
     """
     kinds: dict[str, list[int]] = {}
     for number in sorted(outcomes, key=lambda n: outcomes[n].start):
@@ -103,7 +107,7 @@ def warm_outcomes(
     for numbers in kinds.values():
         rest = numbers[processors:]
         good = sum(outcomes[n].status is Status.SUCCEEDED for n in rest)
-        warm += rest if good >= processors else numbers
+        warm += rest if good >= _WARM * processors else numbers
     return {number: outcomes[number] for number in warm}
 
 
