@@ -9,7 +9,6 @@ import pickle
 import shutil
 import tempfile
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,10 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from bursar.api.call_encoding import CallEncoder
+from bursar.api.call_encoding import (
+    CallEncoder,
+    amount_of,
+    call_kind,
+    chunks_of,
+    flat,
+    run_chunk,
+)
 from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.formats.units import parse_amount
 from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.matching import Matching
 from bursar.model.site import SiteFacts
@@ -114,7 +119,7 @@ class Executor(concurrent.futures.Executor):
         self._thread = _ExecutorThread(
             facts,
             processors=processors,
-            budget=_amount(budget, facts),
+            budget=amount_of(budget, facts),
             folder=None if folder is None else Path(folder),
             history=stated_history(history),
         )
@@ -146,7 +151,7 @@ class Executor(concurrent.futures.Executor):
             return call
         task = Task(
             id=self._thread.next_id(),
-            name=_name_of(fn, args),
+            name=call_kind(fn, args),
             steps=(Call(payload),),
             wall_limit=self._wall_limit,
             retries=self._retries,
@@ -178,12 +183,12 @@ class Executor(concurrent.futures.Executor):
         if chunksize == 1:
             return super().map(fn, *iterables, timeout=timeout)
         chunks = super().map(
-            _run_chunk,
+            run_chunk,
             itertools.repeat(fn),
-            _chunks(zip(*iterables, strict=False), chunksize),
+            chunks_of(zip(*iterables, strict=False), chunksize),
             timeout=timeout,
         )
-        return _flat(chunks)
+        return flat(chunks)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """
@@ -558,51 +563,6 @@ def _loaded(outcome: Outcome, site: SiteFacts) -> Any:
 
 def _or_more(here: SiteFacts, processors: int) -> int:
     return max(here.processors, min(processors, _MOST_HERE))
-
-
-def _amount(budget: str | float | None, sites: Sequence[SiteFacts]) -> float | None:
-    if budget is None:
-        return None
-    amount, currency = parse_amount(budget)
-    if currency not in (None, sites[0].currency):
-        raise InputError(f"the budget is in {currency}, the sites ask {sites[0].currency}")
-    return amount
-
-
-def _name_of(fn: Callable[..., Any], args: Sequence[Any]) -> str:
-    """Return the name of a call's kind: the qualified name of the function that users know."""
-    if fn is _run_chunk:
-        # A chunk takes as long as all its calls.
-        return f"{_name_of(args[0], ())} x{len(args[1])}"
-    if fn is timed_call:
-        return _name_of(args[0], ())
-    name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
-    return name
-
-
-def timed_call(
-    function: Callable[..., T], arguments: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[float, T]:
-    """Call a function; return the seconds that it took, and its result."""
-    began = time.perf_counter()
-    value = function(*arguments, **named)
-    return time.perf_counter() - began, value
-
-
-def _run_chunk(fn: Callable[..., T], chunk: Sequence[tuple[Any, ...]]) -> list[T]:
-    return [fn(*arguments) for arguments in chunk]
-
-
-def _chunks(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
-    iterator = iter(items)
-    while chunk := list(itertools.islice(iterator, size)):
-        yield chunk
-
-
-def _flat(chunks: Iterator[list[T]]) -> Iterator[T]:
-    """Yield the items of chunks; closing this generator closes the inner one, which cancels."""
-    for chunk in chunks:
-        yield from chunk
 
 
 _MOST_HERE = 4096

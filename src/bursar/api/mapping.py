@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from statistics import fmean
 from typing import Any, Generic, TypeVar
 
-from bursar.api.executor import Executor, timed_call
+from bursar.api.call_encoding import timed_call
+from bursar.api.executor import Executor
 from bursar.api.measured_runtimes import spread
 from bursar.api.planning import plan, with_goal
 from bursar.api.site_resolution import Sites, resolve_sites

@@ -297,9 +297,8 @@ def run(
     if measured is not None and measured.folder is not None and not quote.feasible and not anyway:
         name = measured.folder.name
         print(
-            f"the measured tasks are kept as run {name}: the next run of this campaign reuses "
-            f"them; bursar run --resume {name} runs the rest all the same, "
-            f"bursar clean {name} deletes them",
+            f"the measured tasks are kept as run {name}, and the next run reuses them; bursar run "
+            f"--resume {name} runs the rest all the same, bursar clean {name} deletes them",
             file=sys.stderr,
         )
     if not anyway:

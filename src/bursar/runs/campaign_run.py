@@ -47,6 +47,7 @@ from bursar.runs.run_market import prepare_lots
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
 from bursar.runs.run_watchers import (
+    ProbeSupply,
     ReplanMonitor,
     RunSignals,
     can_rebuy,
@@ -54,7 +55,7 @@ from bursar.runs.run_watchers import (
     show_progress,
     snapshot_of,
 )
-from bursar.runs.supply import UNSENT, PlannedSupply, Replan, ScheduledSupply
+from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply
 from bursar.runs.surviving_workers import WorkerContactFile, outlives
 from bursar.runs.task_needs import secrets_withheld
 from bursar.sites.local import LocalSite
@@ -167,36 +168,6 @@ def execute_campaign(
     for failure in notices.ended(summary):
         print(failure, file=sys.stderr)
     return summary
-
-
-class ProbeSupply(PlannedSupply):
-    """
-    Runs some tasks of a run by a plan, and ends the run when these have ended.
-
-    Parameters
-    ----------
-    plan
-        Plan of these tasks; where runtimes are unknown, the plan places none.
-    wanted
-        Numbers of the tasks; no other one begins.
-    """
-
-    def __init__(self, plan: Plan, wanted: Collection[int]) -> None:
-        super().__init__(plan)
-        self._wanted = frozenset(wanted)
-
-    async def begin(self) -> None:
-        """Keep all other tasks from every lease, then agree on what the plan buys."""
-        others = [t for t in range(len(self.run.bindings.tasks)) if t not in self._wanted]
-        self.run.bind(dict.fromkeys(others, UNSENT), {task: task for task in others})
-        await super().begin()
-
-    def on_outcome(self, record: AttemptRecord, lease: str | None) -> None:
-        """End the run after the last of the tasks."""
-        super().on_outcome(record, lease)
-        # A task whose parent failed has come to its end, too, and has no outcome.
-        if record.final and self._wanted <= self.run.dispatcher.figures.ended:
-            self.run.stop("probe", "runtimes are measured")
 
 
 async def _carry_out(
