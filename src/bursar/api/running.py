@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from bursar.api.quote import Quote
 from bursar.api.quoting import PlanMaker, quote_policy
 from bursar.api.reusing import (
     Changed,
+    ReusingCampaign,
     changes_since,
     check_unchanged,
     finish_reused,
@@ -155,9 +156,8 @@ def run(
         Folder that holds the runs.
     probe
         Number of tasks of each kind that are run on the local site before the plan is made,
-        where tasks state no runtime; the median of what they took is the runtime of that kind.
-        A planned run on local sites keeps their results; all other tasks run, as with ``fresh``.
-        None: nothing is measured.
+        where tasks state no runtime; the mean of what they took is the runtime of that kind.
+        A planned run on local sites keeps their results. None: nothing is measured.
     progress
         Whether to show it on stderr.
     argv
@@ -249,19 +249,19 @@ def run(
         project=project,
         history=stated_history(history),
     )
-    measured = None
-    if probe is not None:
-        from bursar.api.probing import probe_for_run  # late: few runs measure
-
-        measured = probe_for_run(allowed, facts, probe, policy, create, processors, progress)
-        campaign = replace(campaign, workflow=measured.campaign.workflow)
-        allowed = replace(allowed, workflow=measured.campaign.workflow)
-    ahead = reusing(
-        campaign, Path(runs), fresh=fresh or measured is not None, reuse_from=reuse_from
-    )
+    ahead = reusing(campaign, Path(runs), fresh=fresh, reuse_from=reuse_from)
     if progress or explain:
         for line in ahead.notes(explain):
             print(line, file=sys.stderr)
+
+    measured = None
+    if probe is not None and not ahead.is_done:
+        from bursar.api.probing import probe_for_run  # late: few runs measure
+
+        make = partial(_begun, create, allowed, ahead, targets)
+        measured = probe_for_run(ahead, facts, probe, policy, make, processors, progress)
+        allowed = replace(allowed, workflow=measured.campaign.workflow)
+        ahead = replace(ahead, whole=measured.campaign, ended=measured.ended)
 
     def make_plan(wanted: Campaign, quick: bool) -> Quote:
         if quick:
@@ -284,16 +284,27 @@ def run(
     else:
         rest = ahead.rest()
         limited = replace(rest, goal=allowed.goal)
+        if measured is not None:
+            rest = replace(rest, goal=measured.goal_left(rest.goal))
+            limited = replace(rest, goal=measured.goal_left(limited.goal))
         follows_plan = policy.kind in ("planned", "pool")
         customer = None if payer is None else payer.account
         wanted_first = rest if follows_plan else limited
         quote = _quoted(policy, wanted_first, facts, make_plan, customer)
         if _is_dearer(quote, limited.goal.budget):
             quote = _quoted(policy, limited, facts, make_plan, customer)
+    chosen = ahead.plan_of_whole(quote.plan_to_follow())
     if measured is not None:
-        quote = replace(quote, probe=measured.summary)
+        quote, chosen = measured.of_whole(quote), measured.plan_of_run(chosen)
         # Before the goal is checked: what the probe made and cost stays, and can be resumed.
-        measured.extend_run(allowed, quote)
+        measured.extend_run(allowed, quote, chosen)
+    if measured is not None and measured.folder is not None and not quote.feasible and not anyway:
+        name = measured.folder.name
+        print(
+            f"the measured tasks are kept as run {name}, and the next run reuses them; bursar run "
+            f"--resume {name} runs the rest all the same, bursar clean {name} deletes them",
+            file=sys.stderr,
+        )
     if not anyway:
         # Before a folder is made: nothing of a run that was never begun stays behind.
         quote.check_goal()
@@ -304,23 +315,12 @@ def run(
         for line in (*found, quote.note, *quote.purchase_lines(), *notes, memory):
             if line:
                 print(line, file=sys.stderr)
-    chosen = ahead.plan_of_whole(quote.plan_to_follow())
     if measured is not None and measured.folder is not None:
-        # Without the record of what results depend on: files may have changed since the probe.
-        if targets:
-            keep_targets(measured.folder.path, targets)
-        if detach:
-            return _detached(measured.folder, ["--anyway"] if anyway else [], progress)
-        return _carry_out(measured.folder, allowed, chosen, progress=progress, anyway=anyway)
-    with create(campaign=allowed, reused=ahead.origin) as folder:
-        # Within the context: a run folder without its plan cannot be resumed, and must not stay
-        # behind.
-        write_plan(folder, quote.to_dict(), chosen)
-        if targets:
-            keep_targets(folder.path, targets)
-        _make_initial_files(folder, allowed)
-        ahead.take_over(folder)
-    is_done = ahead.is_done
+        folder, is_done = measured.folder, False
+    else:
+        with _begun(create, allowed, ahead, targets) as folder:
+            write_plan(folder, quote.to_dict(), chosen)
+        is_done = ahead.is_done
     del ahead  # holds all that the tasks of the earlier run had printed
     if is_done:
         summary = finish_reused(folder)
@@ -328,6 +328,23 @@ def run(
     if detach:
         return _detached(folder, ["--anyway"] if anyway else [], progress)
     return _carry_out(folder, allowed, chosen, progress=progress, anyway=anyway)
+
+
+@contextmanager
+def _begun(
+    create: Callable[..., AbstractContextManager[RunFolder]],
+    campaign: Campaign,
+    ahead: ReusingCampaign,
+    targets: Sequence[str],
+) -> Iterator[RunFolder]:
+    """Make the folder of a run with the results that it reuses, as a context for the plan."""
+    # Within the context: a run folder without its plan cannot be resumed, and must not stay behind.
+    with create(campaign=campaign, reused=ahead.origin) as folder:
+        if targets:
+            keep_targets(folder.path, targets)
+        _make_initial_files(folder, campaign)
+        ahead.take_over(folder)
+        yield folder
 
 
 def _quoted(
