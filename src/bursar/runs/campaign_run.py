@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -44,6 +44,7 @@ from bursar.runs.run_market import prepare_lots
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
 from bursar.runs.run_watchers import (
+    ProbeSupply,
     ReplanMonitor,
     RunSignals,
     can_rebuy,
@@ -81,6 +82,7 @@ def execute_campaign(
     written_up: bool = True,
     progress: bool = False,
     anyway: bool = False,
+    only: Collection[int] = (),
 ) -> dict[str, Any]:
     """
     Run the remaining tasks of a campaign, and write results, bill and report.
@@ -101,6 +103,8 @@ def execute_campaign(
         Whether the run's progress is shown on stderr.
     anyway
         Whether to begin though the account that pays has less than the plan costs.
+    only
+        Numbers of the tasks after which the run ends; empty: all.
 
     Returns
     -------
@@ -131,6 +135,8 @@ def execute_campaign(
         if environment is None:
             values = paying.enter_context(secrets_withheld(campaign.workflow.tasks, info.sites))
             environment = _real(info, campaign, plan, folder, replan)
+            if only:
+                environment = replace(environment, supply=ProbeSupply(plan, only))
             environment = replace(environment, secrets=values)
         with asyncio.Runner(loop_factory=environment.loop) as runner:
             try:
@@ -340,6 +346,8 @@ def _state(execution: RunExecution) -> RunState:
             return "budget-stopped"
         case "goal" if not done:
             return "goal-stopped"
+        case "probe" if not done:
+            return "probed"
     return "finished" if done else "failed"
 
 
