@@ -86,6 +86,18 @@ def test_a_parameter_that_explains_is_used_and_noise_is_not():
     assert fit.slope[0] == pytest.approx(1.5, abs=0.1)
 
 
+def test_a_parameter_far_beyond_what_was_seen_has_no_absurd_effect():
+    x = np.tile(np.arange(1.0, 41.0), 3)
+    seen = columns(
+        np.zeros(120),
+        np.repeat([0, 1, 2], 40),
+        np.exp(0.05 * x),
+        features=x[:, None],
+    )
+    fit = learn_runtimes(seen, 1, 1).kinds[0].covariates
+    assert fit.effect(np.array([[1e5]]))[0] < 0.05 * 40
+
+
 def test_a_slow_site_is_slow_for_all_kinds():
     random = np.random.default_rng(4)
     kind = np.tile([0, 1, 2], 80)

@@ -77,9 +77,10 @@ def foresee(
         known = None
     if known is None or not known.executions:
         return ForeseenCampaign(campaign=campaign)
+    # To two digits: nobody knows more, and plans of tasks of few lengths are made much sooner.
     expected = known.medians().tolist()
     tasks = tuple(
-        task if math.isnan(seconds) else replace(task, runtime=seconds)
+        task if math.isnan(seconds) else replace(task, runtime=float(f"{seconds:.2g}"))
         for task, seconds in zip(campaign.workflow.tasks, expected, strict=True)
     )
     return ForeseenCampaign(campaign=replace(campaign, workflow=Workflow(tasks)), known=known)

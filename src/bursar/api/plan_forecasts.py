@@ -1,6 +1,7 @@
 """Forecasts of plans by what earlier runs say, and the margins that a confidence needs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bursar.api.needs import PlanNeeds, start_up
@@ -21,6 +22,9 @@ MOST_RUNTIMES = 2_000_000
 """Run times that are drawn for a forecast, at most: large campaigns get fewer draws."""
 
 FEWEST_DRAWS = 40
+
+MANY_TASKS = 20_000
+"""Tasks above which only one plan of a front is replayed."""
 
 SHOWN = (0.1, 0.5, 0.9)
 """Shares of the quantiles that are told."""
@@ -55,12 +59,22 @@ class PlanForecasts:
         self._forecaster = CampaignForecaster(front.workflow, known, draws=self._draws)
         self._whole = {option.recipe.caps: option for option in front.options}
         """Plan of all tasks for each purchase, by which plans of a part are judged."""
+        self._replayed: PlanOption | None = None
         self._found: dict[int, CampaignForecast] = {}
 
     def of(self, option: PlanOption) -> CampaignForecast:
-        """Return the forecast of a plan of the front, whose makespan is known."""
+        """
+        Return the forecast of a plan of the front, whose makespan is known.
+
+        Of a campaign of many tasks one plan is replayed, and others are taken to vary as that one
+        does: there, what all tasks have in common decides.
+        """
         key = id(option)
+        if self._replayed is not None and key not in self._found:
+            self._found[key] = _scaled(self._found[id(self._replayed)], self._replayed, option)
         if key not in self._found:
+            if len(self._front.workflow.tasks) > MANY_TASKS:
+                self._replayed = option
             plan = plan_option(self._front, option)
             self._found[key] = self._forecaster.of_plan(
                 plan.purchases,
@@ -81,7 +95,12 @@ class PlanForecasts:
 
     def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
         """Return the time and money that suffice with the goal's confidence."""
-        seconds, cost = self._needs.with_margins(option)
+        count = len(self._front.workflow.tasks)
+        if count > MANY_TASKS:
+            # Upper limits: a guard's course of so many tasks takes seconds for each plan.
+            seconds, cost = self._needs.with_margins_of_part(option, count)
+        else:
+            seconds, cost = self._needs.with_margins(option)
         if option.makespan is None:
             return seconds, cost
         forecast = self.of(option)
@@ -115,6 +134,18 @@ class PlanForecasts:
         if option.makespan is None:
             return None
         return forecast_to_dict(self.of(option), self._goal)
+
+
+def _scaled(
+    forecast: CampaignForecast, replayed: PlanOption, option: PlanOption
+) -> CampaignForecast:
+    """Return the forecast of a plan from that of another one, by planned makespans and costs."""
+    longer = (option.makespan or 0.0) / (replayed.makespan or 1.0)
+    cost = forecast.cost
+    if cost is not None and option.cost is not None and replayed.cost:
+        cost = replace(cost, draws=cost.draws * (option.cost / replayed.cost))
+    end = replace(forecast.end, draws=forecast.end.draws * longer)
+    return replace(forecast, end=end, cost=None if option.cost is None else cost)
 
 
 def forecast_to_dict(forecast: CampaignForecast, goal: Goal) -> dict[str, Any]:

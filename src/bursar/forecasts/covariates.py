@@ -31,6 +31,9 @@ GAIN = 0.03
 NEWEST = 2000
 """Run times that a fit looks at, the last ones."""
 
+EXTRAPOLATED = 0.25
+"""Part of the observed range of a feature by which its effect is believed beyond that range."""
+
 _RIDGE = 1.0
 _ROUNDS = 6
 _FAR = 1.5  # deviations from which on an observation counts less (Huber)
@@ -49,17 +52,22 @@ class CovariateFit:
         Value of each at which the effect is 0.
     slope
         Change of the logarithm for each unit of the feature.
+    low, high
+        Range in which the effect is believed; beyond, it is that at the nearer end.
     """
 
     chosen: tuple[int, ...] = ()
     centre: tuple[float, ...] = ()
     slope: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
     def effect(self, features: FloatArray) -> FloatArray:
         """Return the effect of each row of features, shape ``(n,)``; 0 where one is unknown."""
         total = np.zeros(len(features))
-        for column, centre, slope in zip(self.chosen, self.centre, self.slope, strict=True):
-            moved = slope * (features[:, column] - centre)
+        parts = zip(self.chosen, self.centre, self.slope, self.low, self.high, strict=True)
+        for column, centre, slope, low, high in parts:
+            moved = slope * (np.clip(features[:, column], low, high) - centre)
             total += np.where(np.isfinite(moved), moved, 0.0)
         return total
 
@@ -111,7 +119,15 @@ def fit_covariates(
     # A feature that differs between executions only explains their levels: here it is allowed to.
     centre = used.mean(axis=0)
     slope = _slopes(y, used - centre)
-    return CovariateFit(tuple(chosen), tuple(map(float, centre)), tuple(map(float, slope)))
+    # What was learned on a range says little far beyond: an exponential would soon be absurd.
+    beyond = EXTRAPOLATED * np.ptp(used, axis=0)
+    return CovariateFit(
+        chosen=tuple(chosen),
+        centre=tuple(map(float, centre)),
+        slope=tuple(map(float, slope)),
+        low=tuple(map(float, used.min(axis=0) - beyond)),
+        high=tuple(map(float, used.max(axis=0) + beyond)),
+    )
 
 
 def numeric_features(values: Sequence[Any]) -> tuple[FloatArray, ...]:

@@ -140,8 +140,7 @@ def known_runtimes(
     }
     rows = _of_campaign(own, names, campaign.templates, without)
     part = _arrays(own, rows, executions, site_numbers, 0)
-    sizes = np.array([_input_bytes(task, campaign.root) for task in tasks], dtype=np.float64)
-    seen, wanted = _features(own, rows, tasks, kind, sizes)
+    seen, wanted = _features(own, rows, tasks, kind, campaign.root)
     rest = np.flatnonzero(others.seconds > 0)
     second = _arrays(others, rest, executions, site_numbers, len(names))
     columns = _joined(part, seen, second)
@@ -227,7 +226,7 @@ def _features(
     rows: IntArray,
     tasks: Sequence[Task],
     kind: IntArray,
-    sizes: FloatArray,
+    root: Path,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the features of observed rows and of the tasks; their meaning differs by kind."""
     assert own.parameters is not None
@@ -244,9 +243,11 @@ def _features(
                 values = [point.get(name) for point in points]
                 if all(value is not None for value in values):
                     columns += numeric_features(values)
-            total = np.concatenate([own.input_bytes[rows[seen]], sizes[wanted]])
+            total = own.input_bytes[rows[seen]]
             if np.isfinite(total).all() and (total > 0).all():
-                columns.append(np.log(total))
+                sizes = np.array([_input_bytes(tasks[int(at)], root) for at in wanted])
+                # A size that is not known yet has no effect.
+                columns.append(np.log(np.concatenate([total, np.maximum(sizes, 1.0)])))
         found.append((seen, wanted, columns))
     width = max((len(columns) for _, _, columns in found), default=0)
     of_rows = np.full((len(rows), width), np.nan)
