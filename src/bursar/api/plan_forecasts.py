@@ -1,16 +1,15 @@
 """Forecasts of plans by what earlier runs say, and the margins that a confidence needs."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from bursar.api.needs import PlanNeeds, start_up
-from bursar.forecasts.calibration import Distribution
 from bursar.forecasts.campaign_forecast import (
     DRAWS,
     DRAWS_TO_CHOOSE,
     CampaignForecast,
     CampaignForecaster,
 )
+from bursar.forecasts.fan import ForecastFan
 from bursar.forecasts.known_runtimes import KnownRuntimes
 from bursar.model.campaign import Goal
 from bursar.planning.front import ParetoFront, PlanOption
@@ -21,9 +20,6 @@ MOST_RUNTIMES = 2_000_000
 """Run times that are drawn for a forecast, at most: large campaigns get fewer draws."""
 
 FEWEST_DRAWS = 40
-
-SHOWN = (0.1, 0.5, 0.9)
-"""Shares of the quantiles that are told."""
 
 
 class PlanForecasts:
@@ -114,18 +110,5 @@ class PlanForecasts:
         """Return the forecast of a plan as JSON: seconds, currency units, probability."""
         if option.makespan is None:
             return None
-        return forecast_to_dict(self.of(option), self._goal)
-
-
-def forecast_to_dict(forecast: CampaignForecast, goal: Goal) -> dict[str, Any]:
-    """Return a forecast as JSON: quantiles in seconds and currency units, and the odds."""
-    limited = goal.deadline is not None or goal.budget is not None
-    return {
-        "end_s": _quantiles(forecast.end),
-        "cost": None if forecast.cost is None else _quantiles(forecast.cost),
-        "odds": forecast.odds(goal.deadline, goal.budget) if limited else None,
-    }
-
-
-def _quantiles(distribution: Distribution) -> Mapping[str, float]:
-    return {f"p{100 * share:.0f}": distribution.quantile(share) for share in SHOWN}
+        fan = ForecastFan.of(self.of(option), self._goal, 0.0).to_dict()
+        return {key: fan[key] for key in ("end_s", "cost", "odds")}

@@ -94,16 +94,15 @@ class Distribution:
 
     def score(self, truth: float) -> float:
         """Return how far a truth lies from the median, 1 being as far as the 95 % quantile."""
-        middle, low, high = self._units()
-        moved = math.log(max(truth - self.offset, LEAST)) - middle
-        return moved / (high if moved > 0 else low)
+        return score_beside(truth - self.offset, self.own_quantiles())
+
+    def own_quantiles(self) -> tuple[float, float, float]:
+        """Return the 5 %, 50 % and 95 % quantiles of the draws, without what has come already."""
+        low, middle, high = (_own_quantile(self.draws, share) for share in (LOW, 0.5, HIGH))
+        return low, middle, high
 
     def _units(self) -> tuple[float, float, float]:
-        """Return the logarithm of the median, and the distances to the quantiles on each side."""
-        low, middle, high = (
-            math.log(max(_own_quantile(self.draws, share), LEAST)) for share in (LOW, 0.5, HIGH)
-        )
-        return middle, max(middle - low, 1e-3), max(high - middle, 1e-3)
+        return _units_of(self.own_quantiles())
 
     def _value(self, score: float) -> float:
         middle, low, high = self._units()
@@ -120,6 +119,28 @@ class Distribution:
         )
         order = np.argsort(values, kind="stable")
         return values[order], weights[order]
+
+
+def score_beside(ahead: float, quantiles: tuple[float, float, float]) -> float:
+    """
+    Return the score of a truth by the quantiles of a forecast that is not at hand any more.
+
+    Parameters
+    ----------
+    ahead
+        What came after the forecast was made.
+    quantiles
+        As :meth:`Distribution.own_quantiles` returned them.
+    """
+    middle, low, high = _units_of(quantiles)
+    moved = math.log(max(ahead, LEAST)) - middle
+    return moved / (high if moved > 0 else low)
+
+
+def _units_of(quantiles: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Return the logarithm of the median, and the distances to the quantiles on each side."""
+    low, middle, high = (math.log(max(value, LEAST)) for value in quantiles)
+    return middle, max(middle - low, 1e-3), max(high - middle, 1e-3)
 
 
 def _own_quantile(draws: FloatArray, share: float) -> float:

@@ -208,6 +208,30 @@ class CampaignForecaster:
             purchases, lease[self._left], order[self._left], speeds, draws, late or {}
         )
 
+    def of_leases(
+        self,
+        purchases: Sequence[Purchase],
+        lease: IntArray,
+        start: FloatArray,
+        speeds: Mapping[str, float],
+        *,
+        draws: int | None = None,
+        late: Mapping[str, float | FloatArray] | None = None,
+    ) -> CampaignForecast:
+        """
+        Forecast what is left on given leases, as :meth:`of_plan` does.
+
+        Parameters
+        ----------
+        lease
+            Number of the purchase on which each task of the workflow runs, or ``ANYWHERE``; shape
+            ``(n,)``.
+        start
+            Numbers by which the tasks are given out, the least first; shape ``(n,)``.
+        """
+        left = self._left
+        return self._replayed(purchases, lease[left], start[left], speeds, draws, late or {})
+
     def _replayed(
         self,
         purchases: Sequence[Purchase],

@@ -1,0 +1,319 @@
+"""
+Forecasts of runs on virtual time: what is told while a run goes on, and what is kept.
+
+The history says that tasks of the kind take 600 s, a little more or less. Twenty tasks run on four
+processors of a simulated cluster, at true run times of the test's choice.
+"""
+
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bursar.dispatch.journal import read_journal
+from bursar.history.forecast_records import SHARES, ScoredForecast
+from bursar.history.observation import TaskObservation
+from bursar.history.store import History
+from bursar.model.campaign import Campaign, Goal, Workflow
+from bursar.model.plan import Placement, Plan, Purchase
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
+from bursar.model.task import Status, Task
+from bursar.runs.campaign_run import execute_campaign
+from bursar.runs.environment import RunEnvironment
+from bursar.runs.folder import RunFolder
+from bursar.runs.forecasting.forecast_truths import complete_truths
+from bursar.runs.forecasting.journalled import EVENTS, fans_of
+from bursar.runs.plan_file import write_plan
+from bursar.runs.run_record import read_run, summarise
+from bursar.runs.supply import PlannedSupply
+from bursar.simulation.execution_model import ExecutionUncertainty
+from bursar.simulation.simulated_grid import SimulatedGrid
+from bursar.simulation.virtual_loop import VirtualLoop
+
+TASKS = 20
+PRICE = 0.01
+SITE = SiteFacts(
+    name="cluster", kind="simulated", processors=16, unit_price=PRICE, fixed_price=0.0
+)
+BEGIN = 1_700_000_000.0
+
+
+def history_in(folder: Path, runs: int = 5, seconds: float = 600.0) -> History:
+    """A history of earlier runs of the same tasks."""
+    random = np.random.default_rng(7)
+    history = History(folder / "history.sqlite")
+    for run in range(runs):
+        factor = math.exp(0.05 * random.standard_normal())
+        history.add(
+            TaskObservation(
+                execution=f"earlier-{run}",
+                task=f"t{i}",
+                attempt=1,
+                kind="work",
+                site="cluster",
+                start=BEGIN - 1e6 + 1e4 * run + i,
+                seconds=seconds * factor * math.exp(0.1 * random.standard_normal()),
+                status=Status.SUCCEEDED,
+                processors=1,
+                speed=1.0,
+            )
+            for i in range(TASKS)
+        )
+    return history
+
+
+def plan_of(processors: int) -> Plan:
+    """A lease of so many processors, on which the tasks run in rounds of 600 s."""
+    slot = Slot(
+        site="cluster",
+        start=0.0,
+        duration=math.inf,
+        processors=processors,
+        unit_price=PRICE,
+        leased=True,
+    )
+    placements = tuple(
+        Placement(
+            task=i,
+            site="cluster",
+            start=600.0 * (i // processors),
+            finish=600.0 * (i // processors + 1),
+            processors=(i % processors,),
+        )
+        for i in range(TASKS)
+    )
+    rounds = -(-TASKS // processors)
+    return Plan(
+        purchases=(Purchase(slot=slot),),
+        placements=placements,
+        makespan=600.0 * rounds,
+        cost=PRICE * processors * 600.0 * rounds,
+        currency="SU",
+        utilisation=1.0,
+        algorithm="by hand",
+    )
+
+
+class Killed(KeyboardInterrupt):
+    """The process has come to its end."""
+
+
+class ForecastRun:
+    """
+    A run on virtual time with a history, killed and resumed as the test likes.
+
+    Parameters
+    ----------
+    seconds
+        True run times of the tasks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        history: History | None,
+        seconds: Sequence[float],
+        *,
+        name: str = "r",
+        goal: Goal | None = None,
+        retry_of: int = 0,
+    ) -> None:
+        self.history = history
+        self.seconds = seconds
+        tasks = tuple(Task(id=f"t{i}", name="work") for i in range(TASKS))
+        self.campaign = Campaign(name="c", workflow=Workflow(tasks), goal=goal or Goal())
+        self.plan = plan_of(4)
+        self._copies = folder / f"copies-{name}"
+        where = "none" if history is None else str(history.path)
+        with RunFolder.create(
+            folder / "runs", self.campaign, (SITE,), argv=[], name=name, history=where
+        ) as run:
+            write_plan(run, {}, self.plan)
+        self.folder = run
+
+    def live(
+        self, wall: float = BEGIN, killed_after: float = math.inf, replan: Any = None
+    ) -> dict[str, Any]:
+        """Carry the run out in one process, which may be killed."""
+
+        def loop() -> VirtualLoop:
+            made = VirtualLoop(wall)
+            if math.isfinite(killed_after):
+                made.call_at(killed_after, self._kill)
+            return made
+
+        true = Workflow(
+            tuple(
+                replace(task, runtime=seconds)
+                for task, seconds in zip(
+                    self.campaign.workflow.tasks, self.seconds, strict=True
+                )
+            )
+        )
+        environment = RunEnvironment(
+            sites=SimulatedGrid((SITE,)).open(true, ExecutionUncertainty()),
+            supply=PlannedSupply(self.plan, replan),
+            loop=loop,
+            tick=2.0,
+            refresh=1e6,
+            durable=False,
+            amendable=False,
+            history=self.history,
+            is_forecast=True,
+        )
+        try:
+            return execute_campaign(
+                self.folder, self.campaign, self.plan, environment=environment, written_up=False
+            )
+        except Killed:
+            for copy in self._copies.iterdir():
+                shutil.copy(copy, self.folder.path)
+            return {}
+
+    def _kill(self) -> None:
+        self._copies.mkdir()
+        for suffix in ("", "-wal", ".head"):
+            file = Path(f"{self.folder.journal_file}{suffix}")
+            if file.exists():
+                shutil.copy(file, self._copies)
+        raise Killed
+
+    @property
+    def kept(self) -> list[ScoredForecast]:
+        """What the history keeps of forecasts, all runs' together."""
+        assert self.history is not None
+        return self.history.forecasts()
+
+    @property
+    def messages(self) -> list[str]:
+        """What was told to people."""
+        events = read_journal(self.folder.journal_file).events
+        return [event.text for event in events if event.kind == "message"]
+
+
+def usual(seed: int = 1) -> list[float]:
+    """Run times as the history has them."""
+    random = np.random.default_rng(seed)
+    return [float(600.0 * math.exp(0.1 * random.standard_normal())) for _ in range(TASKS)]
+
+
+def test_a_run_with_a_history_shows_a_fan_and_keeps_it_with_the_truth(tmp_path: Path) -> None:
+    """
+    Five rounds of 600 s take 3000 s, and cost 4 x 3000 x 0.01 = 120: the fan holds both, and is
+    kept at all five shares, with the truth that the run's own figures tell.
+    """
+    run = ForecastRun(tmp_path, history_in(tmp_path), usual(), goal=Goal(deadline=7200.0))
+    summary = run.live()
+
+    fans = fans_of(read_journal(run.folder.journal_file).events)
+    assert 5 <= len(fans) <= EVENTS + len(SHARES)
+    first, last = fans[0], fans[-1]
+    assert first.end_s.p10 < 3000.0 < first.end_s.p90 * 1.1
+    assert first.end_s.p10 < first.end_s.p50 < first.end_s.p90
+    assert first.cost is not None
+    assert first.cost.p50 == pytest.approx(4 * PRICE * first.end_s.p50, rel=0.1)
+    assert first.odds is not None and first.odds > 0.95
+    assert last.end_s.p90 - last.end_s.p10 < first.end_s.p90 - first.end_s.p10
+    assert summary["forecast"] == last.to_dict()
+    assert run.folder.read_info().forecast == last
+
+    kept = run.kept
+    assert [one.forecast.share for one in kept] == list(SHARES)
+    assert {one.forecast.basis for one in kept} == {"history"}
+    assert kept[0].campaign == "c" and kept[0].forecast.sites == ("cluster",)
+    for one in kept:
+        assert one.truth.end == pytest.approx(summary["makespan_s"], abs=1e-3)
+        assert one.truth.cost == pytest.approx(summary["cost"], abs=1e-6)
+        assert one.truth.end_score is not None and abs(one.truth.end_score) < 5
+    assert not any("asked" in message for message in run.messages)
+
+
+def test_without_a_history_a_run_learns_from_its_first_tasks(tmp_path: Path) -> None:
+    """Nothing is known before the first task has ended; nothing is kept without a history."""
+    run = ForecastRun(tmp_path, None, usual())
+    run.live()
+
+    fans = fans_of(read_journal(run.folder.journal_file).events)
+    assert fans
+    assert min(fan.at_s for fan in fans) >= min(run.seconds)
+    assert fans[-1].end_s.p10 < read_run(run.folder).makespan * 1.05  # type: ignore[operator]
+
+
+def test_odds_that_fall_are_told_once_with_what_would_help(tmp_path: Path) -> None:
+    """Tasks take twice as long as ever: the goal of 3600 s is lost, and one line says so."""
+    slow = [2 * seconds for seconds in usual()]
+    goal = Goal(deadline=3600.0, budget=1000.0)
+    run = ForecastRun(tmp_path, history_in(tmp_path), slow, goal=goal)
+    run.live()
+
+    lines = [message for message in run.messages if "asked" in message]
+    assert len(lines) == 1
+    assert "90 % asked" in lines[0]
+    # No plan can be made here, so that only another deadline helps; the command is complete.
+    assert "bursar amend" in lines[0] and "--deadline" in lines[0]
+
+
+def test_what_was_kept_has_the_truth_after_a_kill(tmp_path: Path) -> None:
+    """
+    Killed after half of its tasks and resumed much later: each share is kept once, and the time
+    between the two processes does not count.
+    """
+    run = ForecastRun(tmp_path, history_in(tmp_path), usual())
+    run.live(killed_after=1500.0)
+    before = run.kept
+    assert before and all(one.truth.is_open for one in before)
+
+    run.live(wall=BEGIN + 50_000.0)
+    kept = run.kept
+    shares = [one.forecast.share for one in kept]
+    assert len(shares) == len(set(shares))
+    assert shares[: len(before)] == [one.forecast.share for one in before]
+    record = read_run(run.folder)
+    assert record.makespan is not None
+    for one in kept[: len(before)]:
+        # What ran when the process was killed runs again.
+        assert one.truth.end == pytest.approx(record.makespan, abs=2 * 600.0)
+        assert one.truth.end_score is not None
+    assert summarise(record)["state"] == "finished"
+    # Again, as after a report is written: nothing changes.
+    complete_truths(run.history, record)
+    assert run.kept == kept
+
+
+def test_scores_of_earlier_runs_move_the_next_forecast(tmp_path: Path) -> None:
+    """Runs that all take half as long again as forecast make the next forecast later."""
+    history = history_in(tmp_path)
+    fresh = ForecastRun(tmp_path, history, usual(), name="first")
+    fresh.live()
+    at_begin = fresh.kept[0].forecast
+    wrong = [replace_score(one, 2.0) for one in fresh.kept]
+    write_again(history, wrong * 8)
+
+    ForecastRun(tmp_path, history, usual(), name="second").live(wall=BEGIN + 1e6)
+    later = next(one for one in history.forecasts() if one.run.startswith("second"))
+    median, high = 7, 13
+    assert later.forecast.share == 0.0
+    assert later.forecast.end[median] > at_begin.end[median]
+    assert later.forecast.end[high] > at_begin.end[high]
+
+
+def replace_score(one: ScoredForecast, score: float) -> ScoredForecast:
+    """The same forecast with another score of its end."""
+    truth = type(one.truth)(end=one.truth.end, end_score=score)
+    return type(one)(run=one.run, campaign=one.campaign, forecast=one.forecast, truth=truth)
+
+
+def write_again(history: History, forecasts: Sequence[ScoredForecast]) -> None:
+    """Add forecasts as those of further runs."""
+    from bursar.history.writing import ExecutionFacts
+
+    for number, one in enumerate(forecasts):
+        facts = ExecutionFacts(name=f"again-{number}", campaign="c")
+        history.add_forecast(facts, one.forecast)
+        history.add_truths(facts.name, {one.forecast.share: one.truth})
