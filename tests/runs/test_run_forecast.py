@@ -38,9 +38,7 @@ from bursar.simulation.virtual_loop import VirtualLoop
 
 TASKS = 20
 PRICE = 0.01
-SITE = SiteFacts(
-    name="cluster", kind="simulated", processors=16, unit_price=PRICE, fixed_price=0.0
-)
+SITE = SiteFacts(name="cluster", kind="simulated", processors=16, unit_price=PRICE, fixed_price=0.0)
 BEGIN = 1_700_000_000.0
 
 
@@ -151,9 +149,7 @@ class ForecastRun:
         true = Workflow(
             tuple(
                 replace(task, runtime=seconds)
-                for task, seconds in zip(
-                    self.campaign.workflow.tasks, self.seconds, strict=True
-                )
+                for task, seconds in zip(self.campaign.workflow.tasks, self.seconds, strict=True)
             )
         )
         environment = RunEnvironment(
@@ -218,7 +214,8 @@ def test_a_run_with_a_history_shows_a_fan_and_keeps_it_with_the_truth(tmp_path: 
     assert first.end_s.p10 < first.end_s.p50 < first.end_s.p90
     assert first.cost is not None
     assert first.cost.p50 == pytest.approx(4 * PRICE * first.end_s.p50, rel=0.1)
-    assert first.odds is not None and first.odds > 0.95
+    assert first.odds is not None
+    assert first.odds > 0.95
     assert last.end_s.p90 - last.end_s.p10 < first.end_s.p90 - first.end_s.p10
     assert summary["forecast"] == last.to_dict()
     assert run.folder.read_info().forecast == last
@@ -226,11 +223,13 @@ def test_a_run_with_a_history_shows_a_fan_and_keeps_it_with_the_truth(tmp_path: 
     kept = run.kept
     assert [one.forecast.share for one in kept] == list(SHARES)
     assert {one.forecast.basis for one in kept} == {"history"}
-    assert kept[0].campaign == "c" and kept[0].forecast.sites == ("cluster",)
+    assert kept[0].campaign == "c"
+    assert kept[0].forecast.sites == ("cluster",)
     for one in kept:
         assert one.truth.end == pytest.approx(summary["makespan_s"], abs=1e-3)
         assert one.truth.cost == pytest.approx(summary["cost"], abs=1e-6)
-        assert one.truth.end_score is not None and abs(one.truth.end_score) < 5
+        assert one.truth.end_score is not None
+        assert abs(one.truth.end_score) < 5
     assert not any("asked" in message for message in run.messages)
 
 
@@ -256,7 +255,8 @@ def test_odds_that_fall_are_told_once_with_what_would_help(tmp_path: Path) -> No
     assert len(lines) == 1
     assert "90 % asked" in lines[0]
     # No plan can be made here, so that only another deadline helps; the command is complete.
-    assert "bursar amend" in lines[0] and "--deadline" in lines[0]
+    assert "bursar amend" in lines[0]
+    assert "--deadline" in lines[0]
 
 
 def test_what_was_kept_has_the_truth_after_a_kill(tmp_path: Path) -> None:
@@ -267,7 +267,8 @@ def test_what_was_kept_has_the_truth_after_a_kill(tmp_path: Path) -> None:
     run = ForecastRun(tmp_path, history_in(tmp_path), usual())
     run.live(killed_after=1500.0)
     before = run.kept
-    assert before and all(one.truth.is_open for one in before)
+    assert before
+    assert all(one.truth.is_open for one in before)
 
     run.live(wall=BEGIN + 50_000.0)
     kept = run.kept

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bursar.history.store import History
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.site import SiteFacts
 from bursar.runs.recording.history_recorder import open_history, stated_history
@@ -33,10 +34,13 @@ class ForeseenCampaign:
         The campaign; tasks of known kinds have the median of their run time as estimate.
     known
         What is known of the run times; None: nothing, and the campaign is as it was.
+    scores
+        Scores of the ends and of the costs of earlier forecasts, by which forecasts are corrected.
     """
 
     campaign: Campaign
     known: "KnownRuntimes | None" = None
+    scores: tuple[Sequence[float], Sequence[float]] = ((), ())
 
     def words(self) -> str:
         """Return what the run times are known from, as a line for people; empty: nothing."""
@@ -83,4 +87,9 @@ def foresee(
         task if math.isnan(seconds) else replace(task, runtime=seconds)
         for task, seconds in zip(campaign.workflow.tasks, expected, strict=True)
     )
-    return ForeseenCampaign(campaign=replace(campaign, workflow=Workflow(tasks)), known=known)
+    scores: tuple[Sequence[float], Sequence[float]] = ((), ())
+    if isinstance(source, History):
+        scores = source.forecast_scores(known.basis, 0.0)
+    return ForeseenCampaign(
+        campaign=replace(campaign, workflow=Workflow(tasks)), known=known, scores=scores
+    )

@@ -1,5 +1,6 @@
 """Forecasts of plans by what earlier runs say, and the margins that a confidence needs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from bursar.api.needs import PlanNeeds, start_up
@@ -38,9 +39,17 @@ class PlanForecasts:
         Goal with its confidence.
     known
         What is known of the run times.
+    scores
+        Scores of the ends and of the costs of earlier forecasts, by which forecasts are corrected.
     """
 
-    def __init__(self, front: ParetoFront, goal: Goal, known: KnownRuntimes) -> None:
+    def __init__(
+        self,
+        front: ParetoFront,
+        goal: Goal,
+        known: KnownRuntimes,
+        scores: tuple[Sequence[float], Sequence[float]] = ((), ()),
+    ) -> None:
         self._front = front
         self._goal = goal
         self._needs = PlanNeeds(front, goal)
@@ -48,7 +57,13 @@ class PlanForecasts:
         self._starts = {site.name: start_up(site) for site in front.sites}
         count = len(front.workflow.tasks)
         self._draws = min(DRAWS, max(FEWEST_DRAWS, MOST_RUNTIMES // count))
-        self._forecaster = CampaignForecaster(front.workflow, known, draws=self._draws)
+        self._forecaster = CampaignForecaster(
+            front.workflow,
+            known,
+            draws=self._draws,
+            end_scores=scores[0],
+            cost_scores=scores[1],
+        )
         self._whole = {option.recipe.caps: option for option in front.options}
         """Plan of all tasks for each purchase, by which plans of a part are judged."""
         self._found: dict[int, CampaignForecast] = {}

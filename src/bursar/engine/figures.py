@@ -123,6 +123,14 @@ class EngineFigures:
             for claim in islice(worker.claims.values(), worker.running)
         ]
 
+    def room(self) -> dict[str, int]:
+        """Return the processors of each lease that tasks may use now, as other runs leave them."""
+        found: dict[str, int] = {}
+        for worker in self._core.workers.values():
+            if worker.connected:
+                found[worker.lease] = found.get(worker.lease, 0) + worker.room
+        return found
+
     def busy(self) -> dict[str, int]:
         """Return the number of busy processors at each site."""
         found: dict[str, int] = {}

@@ -28,6 +28,14 @@ FEW = 20
 NEWEST_SCORES = 300
 """Scores that a forecast is corrected by, at most."""
 
+NEAREST_BASIS = {
+    "history": "other size",
+    "other size": "history",
+    "estimates": "nothing",
+    "nothing": "estimates",
+}
+"""Basis whose forecasts miss in the most similar way, for each."""
+
 _LOOKED_AT = 3000
 _MOST = 20.0
 """Largest score, in either direction: beyond, a record is broken rather than a forecast wrong."""
@@ -242,47 +250,51 @@ def read_scores(
         return [], []
     rows = list(
         db.execute(
-            "SELECT basis, share, end_score, cost_score FROM forecasts "
+            "SELECT execution, basis, share, end_score, cost_score FROM forecasts "
             "WHERE end_score IS NOT NULL ORDER BY made DESC LIMIT ?",
             (_LOOKED_AT,),
         )
     )
-    ends = [(b, s, end) for b, s, end, _ in rows]
-    costs = [(b, s, cost) for b, s, _, cost in rows]
+    ends = [(run, of, at, end) for run, of, at, end, _ in rows]
+    costs = [(run, of, at, cost) for run, of, at, _, cost in rows]
     return nearest_scores(ends, basis, share), nearest_scores(costs, basis, share)
 
 
 def nearest_scores(
-    rows: Sequence[tuple[object, object, object]], basis: str, share: float
+    rows: Sequence[tuple[object, object, object, object]], basis: str, share: float
 ) -> list[float]:
     """
-    Return the scores of forecasts most like one, newest last.
+    Return the scores of forecasts most like one, newest last, one of each run.
 
     Those of the same basis and share come first; where these are fewer than :data:`FEW`, those of
-    the other shares are added, the nearest share first, and then those of other bases.
+    the other shares are added, the nearest share first, and then those of the nearest basis.
+    Two forecasts of one run miss in the same way, so that the second would say nothing new.
 
     Parameters
     ----------
     rows
-        Basis, share and score, newest first. What is no number, is infinite or is beyond all
+        Run, basis, share and score, newest first. What is no number, is infinite or is beyond all
         reason is left out.
     """
     sound = [
-        (b, float(s), float(score))
-        for b, s, score in rows
-        if isinstance(s, int | float)
+        (run, of, float(at), float(score))
+        for run, of, at, score in rows
+        if isinstance(at, int | float)
         and isinstance(score, int | float)
-        and math.isfinite(s)
+        and math.isfinite(at)
         and abs(score) <= _MOST
     ]
     own = min(SHARES, key=lambda one: abs(one - share))
-    others = sorted(SHARES, key=lambda one: abs(one - own))
-    groups = [[score for b, s, score in sound if b == basis and s == one] for one in others]
-    groups.append([score for b, _, score in sound if b != basis])
     chosen: list[float] = []
-    for group in groups:
-        # Newest first, so that the newest of the last group are taken.
-        chosen += group[: NEWEST_SCORES - len(chosen)]
-        if len(chosen) >= FEW:
-            break
+    used: set[object] = set()
+    for like in (basis, NEAREST_BASIS.get(basis, "")):
+        for near in sorted(SHARES, key=lambda one: abs(one - own)):
+            for run, of, at, score in sound:
+                if of == like and at == near and run not in used:
+                    used.add(run)
+                    chosen.append(score)
+                    if len(chosen) == NEWEST_SCORES:
+                        return chosen[::-1]
+            if len(chosen) >= FEW:
+                return chosen[::-1]
     return chosen[::-1]

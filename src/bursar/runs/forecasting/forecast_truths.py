@@ -15,7 +15,6 @@ from bursar.runs.amendments import AMENDED, AmendmentReply
 from bursar.runs.recording.history_recorder import (
     NOT_ADDED,
     execution_name,
-    open_history,
 )
 from bursar.runs.run_record import RunRecord
 from bursar.sqlite_file import warn_on_stderr
@@ -105,14 +104,3 @@ def complete_truths(history: History | None, record: RunRecord) -> None:
             history.add_truths(name, truths_of(record, history.forecasts(name)))
     except BursarError as error:
         warn_on_stderr(NOT_ADDED.format(error))
-
-
-def forecasts_of(record: RunRecord) -> list[ScoredForecast]:
-    """Return what was forecast of a run, with what came; nothing where no history can be read."""
-    try:
-        history = open_history(record.info.history)
-        if history is None:
-            return []
-        return history.forecasts(execution_name(record.folder, record.info))
-    except BursarError:
-        return []

@@ -38,8 +38,8 @@ STILL = 20.0
 PARTS = 200
 """A forecast is made for each such part of a run's expected length, at most."""
 
-LOAD = 0.01
-"""Share of a processor that forecasts may take."""
+LOAD = 0.02
+"""Share of a processor that forecasts may take, besides what is loaded for the first one."""
 
 MOST_TASKS = 200_000
 """Tasks of a run, at most, for which forecasts are made while it goes on."""
@@ -171,7 +171,7 @@ class LiveForecast:
     def _is_due(self, now: float, begun: float, supply: Supply) -> bool:
         if isinstance(supply, PlannedSupply) and supply.is_planning:
             return False  # nothing is bought that could be forecast
-        if self._cost > LOAD * (now - begun) + 2 * LOAD * PAUSE and self._seen >= 0:
+        if self._cost > LOAD * (now - begun):
             return False
         waited = now - self._last
         if self._next_share() is not None and waited >= _STEP:
@@ -191,13 +191,13 @@ class LiveForecast:
     # In a thread.
 
     def _update(self, standing: RunStanding) -> ForecastUpdate | None:
-        began = time.thread_time()
         # A cancelled call goes on in its thread.
         with self._using:
+            is_first, began = self.latest is None, time.thread_time()
             try:
                 return self._forecast(standing)
             finally:
-                self._cost += time.thread_time() - began
+                self._cost += 0.0 if is_first else time.thread_time() - began
 
     def _forecast(self, standing: RunStanding) -> ForecastUpdate | None:
         if self._forecaster is None:

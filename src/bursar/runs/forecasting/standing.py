@@ -138,7 +138,7 @@ class StandingReader:
             ],
             attempts=list(self._attempts),
             spent=execution.spent,
-            leases=purchases_of(execution.provision.allocations(), now, first),
+            leases=purchases_of(execution.provision.allocations(), figures.room(), now, first),
             lease_of=dict(supply.run.bindings.lease_of),
             plan=supply.plan if isinstance(supply, PlannedSupply) else None,
             goal=execution.goal,
@@ -146,7 +146,7 @@ class StandingReader:
 
 
 def purchases_of(
-    allocations: Sequence[Allocation], now: float, first: float
+    allocations: Sequence[Allocation], room: Mapping[str, int], now: float, first: float
 ) -> dict[str, Purchase]:
     """
     Return what is held, or agreed on for later, as purchases on the clock of a run.
@@ -155,6 +155,8 @@ def purchases_of(
 
     Parameters
     ----------
+    room
+        Processors of each lease that tasks may use now; another run may have the others.
     now, first
         The present and the run's begin, seconds since the epoch.
     """
@@ -175,7 +177,7 @@ def purchases_of(
             site=one.site,
             start=start - first,
             duration=one.duration,
-            processors=one.processors,
+            processors=max(1, min(one.processors, room.get(one.name, one.processors))),
             unit_price=None if one.unit_price is None else one.unit_price * part,
             fixed_price=one.fixed_price,
             divisible=endless or not one.whole,
