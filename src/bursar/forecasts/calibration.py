@@ -19,6 +19,7 @@ References
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +29,36 @@ FloatArray = NDArray[np.float64]
 LOW, HIGH = 0.05, 0.95
 """Shares whose distance from the median is the unit of scores."""
 
-WEIGHT_OF_DRAWS = 5.0
+WEIGHT_OF_DRAWS = 2.0
 """Number of scores that the draws of a forecast count for."""
+
+WEIGHT_OF_OTHERS = 0.3
+"""Weight of the score of another campaign's forecast."""
+
+BEYOND = 0.25
+"""Distance to the farthest score that is thought of, as a share of the distance of all known."""
 
 MEMORY = 300
 """Scores that a correction looks at, the newest."""
 
 LEAST = 1e-6
 """Smallest quantity; less counts as much, since scores compare factors."""
+
+
+class EarlierScore(NamedTuple):
+    """
+    Score of an earlier forecast.
+
+    Parameters
+    ----------
+    score
+        How far the truth lay from the median; see :meth:`Distribution.score`.
+    weight
+        1 for a forecast of the same campaign, :data:`WEIGHT_OF_OTHERS` for one of another.
+    """
+
+    score: float
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +71,28 @@ class Distribution:
     draws
         Draws of the quantity, ascending, at least one; those that are infinite never come.
     scores
-        Scores of earlier forecasts of this kind, ascending; empty: none is known.
+        Scores of earlier forecasts, ascending; empty: none is known.
+    weights
+        Weight of each score.
     offset
         What has come already: seconds since the begin, money spent. Added to each quantile.
     """
 
     draws: FloatArray
     scores: FloatArray = field(default_factory=lambda: np.zeros(0))
+    weights: FloatArray = field(default_factory=lambda: np.zeros(0))
     offset: float = 0.0
 
     @classmethod
     def of(
-        cls, draws: FloatArray, *, scores: Sequence[float] = (), offset: float = 0.0
+        cls, draws: FloatArray, *, scores: Sequence["EarlierScore"] = (), offset: float = 0.0
     ) -> "Distribution":
-        """Return the distribution of draws in any order."""
+        """Return the distribution of draws in any order; scores are given with the newest last."""
+        newest = sorted(scores[-MEMORY:])
         return cls(
             draws=np.sort(np.asarray(draws, dtype=np.float64)),
-            scores=np.sort(np.asarray(scores[-MEMORY:], dtype=np.float64)),
+            scores=np.array([one.score for one in newest]),
+            weights=np.array([one.weight for one in newest]),
             offset=offset,
         )
 
@@ -72,10 +100,7 @@ class Distribution:
         """Return the value that the quantity does not exceed with this probability."""
         if not len(self.scores):
             return self.offset + _own_quantile(self.draws, share)
-        values, weights = self._weighted_scores()
-        # The next score falls into each gap between earlier ones with equal probability; so the
-        # weights end half a score before 1.
-        places = (np.cumsum(weights) - weights / 2) / weights.sum()
+        values, places = self._placed_scores()
         return self.offset + self._value(float(np.interp(share, places, values)))
 
     def probability(self, most: float) -> float:
@@ -87,10 +112,8 @@ class Distribution:
             # The share of draws, with half a draw at each end: nothing is certain.
             below = float(np.searchsorted(self.draws, ahead, side="right"))
             return _inner(below, len(self.draws), float(self.draws[-1]) == ahead)
-        score = self.score(most)
-        values, weights = self._weighted_scores()
-        places = (np.cumsum(weights) - weights / 2) / weights.sum()
-        return float(np.interp(score, values, places))
+        values, places = self._placed_scores()
+        return float(np.interp(self.score(most), values, places))
 
     def score(self, truth: float) -> float:
         """Return how far a truth lies from the median, 1 being as far as the 95 % quantile."""
@@ -108,17 +131,24 @@ class Distribution:
         middle, low, high = self._units()
         return math.exp(min(middle + score * (high if score > 0 else low), 700.0))
 
-    def _weighted_scores(self) -> tuple[FloatArray, FloatArray]:
-        """Return earlier scores and those of the draws, ascending, with their weights."""
+    def _placed_scores(self) -> tuple[FloatArray, FloatArray]:
+        """
+        Return scores, ascending, and the probability that the next score is below each.
+
+        The next score falls into each gap between known ones with equal probability, those before
+        the first and after the last included.
+        """
         middle, low, high = self._units()
         moved = np.log(np.maximum(self.draws, LEAST)) - middle
         own = np.where(moved > 0, moved / high, moved / low)
         values = np.concatenate([self.scores, own])
-        weights = np.concatenate(
-            [np.ones(len(self.scores)), np.full(len(own), WEIGHT_OF_DRAWS / len(own))]
-        )
+        weights = np.concatenate([self.weights, np.full(len(own), WEIGHT_OF_DRAWS / len(own))])
         order = np.argsort(values, kind="stable")
-        return values[order], weights[order]
+        values, weights = values[order], weights[order]
+        places = (np.cumsum(weights) - weights / 2) / weights.sum()
+        beyond = BEYOND * max(float(values[-1] - values[0]), 1e-9)
+        values = np.concatenate([[values[0] - beyond], values, [values[-1] + beyond]])
+        return values, np.concatenate([[0.0], places, [1.0]])
 
 
 def score_beside(ahead: float, quantiles: tuple[float, float, float]) -> float:

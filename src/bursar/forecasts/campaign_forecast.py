@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.forecasts.calibration import Distribution
+from bursar.forecasts.calibration import Distribution, EarlierScore
 from bursar.forecasts.dispatch_replay import ANYWHERE, DispatchProblem, replay_dispatch
 from bursar.forecasts.known_runtimes import KnownRuntimes
 from bursar.forecasts.runtime_draws import CampaignTasks, draw_runtimes
@@ -141,8 +141,8 @@ class CampaignForecaster:
         *,
         draws: int = DRAWS,
         seed: int = SEED,
-        end_scores: Sequence[float] = (),
-        cost_scores: Sequence[float] = (),
+        end_scores: Sequence[EarlierScore] = (),
+        cost_scores: Sequence[EarlierScore] = (),
     ) -> None:
         self._workflow = workflow
         self._known = known

@@ -7,6 +7,7 @@ distribution. Tasks that still run count as longer than they have run so far; wi
 first that end, which are the short ones, would make everything look fast.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -24,14 +25,18 @@ from bursar.forecasts.runtime_model import (
     RuntimeColumns,
     RuntimeModel,
     normal_pool,
+    robust_deviation,
 )
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-DRIFT = 0.5
+DRIFT = 1.0
 """Part of the deviation between executions by which one changes while it goes on."""
+
+FAR = 2.0
+"""Deviations from the level at which a task is as far off as it counts."""
 
 _ROUNDS = 100
 _MOST_TRIES = 10
@@ -127,7 +132,9 @@ def draw_runtimes(
     ]
     counts = np.bincount(tasks.kind, minlength=kinds)
     stated = _stated_levels(model, tasks, kinds)
-    levels = _prior_levels(model, stated, observed, y, present, counts)
+    going = np.log(np.maximum(tasks.elapsed, LEAST_SECONDS))
+    floors = [going[(tasks.kind == kind) & (tasks.elapsed > 0)] for kind in range(kinds)]
+    levels = _prior_levels(model, stated, observed, y, counts, floors)
     rest = y.copy()
     for kind, rows in enumerate(observed):
         if len(rows):
@@ -196,8 +203,8 @@ def _prior_levels(
     stated: Sequence[float | None],
     observed: Sequence[IntArray],
     y: FloatArray,
-    present: RuntimeColumns,
     counts: IntArray,
+    floors: Sequence[FloatArray],
 ) -> list[_Level]:
     """Return what is known of each kind's level without what this execution has shown."""
     usual = _usual_level(model, stated, observed, y, counts) + model.other_kind
@@ -220,13 +227,19 @@ def _prior_levels(
                 )
             )
             continue
-        deviations = y[observed[kind]] - y[observed[kind]].mean() if len(observed[kind]) else y[:0]
+        own_times = y[observed[kind]]
+        deviations = own_times - np.median(own_times) if len(own_times) else own_times
         prior = float(np.median(within)) if within else SPREAD_WITHIN
         noise = np.sqrt(
-            (WEIGHT_WITHIN * prior**2 + (deviations**2).sum())
+            (WEIGHT_WITHIN * prior**2 + len(deviations) * robust_deviation(deviations) ** 2)
             / (WEIGHT_WITHIN + max(len(deviations) - 1, 0))
         )
         pool = np.concatenate([deviations, normal_pool(float(noise), 9)])
+        longer = floors[kind]
+        if len(longer):
+            # Those that have ended are the short ones: they do not show how far tasks differ.
+            noise = censored_deviation(own_times, longer, prior)
+            pool = normal_pool(float(noise), 21)
         fresh = replace(own, within=float(noise), pool=np.sort(pool))
         word = stated[kind]
         if word is not None:
@@ -275,6 +288,38 @@ def _usual_level(
     return float(np.log(total / tasks))
 
 
+def censored_deviation(ended: FloatArray, floor: FloatArray, prior: float) -> float:
+    """
+    Return the deviation of values of which some are known only to be above a floor.
+
+    By expectation maximisation for a normal distribution (Tobin 1958), with the square of ``prior``
+    counting as some observations.
+    """
+    mean = float(np.mean(np.concatenate([ended, floor])))
+    deviation = prior
+    for _ in range(_ROUNDS):
+        z = (floor - mean) / deviation
+        # The normal hazard, phi / (1 - Phi): beyond 8 deviations it is the distance itself.
+        hazard = np.array(
+            [
+                math.exp(-x * x / 2) / math.sqrt(2 * math.pi) / (0.5 * math.erfc(x / math.sqrt(2)))
+                if x < 8
+                else x + 1 / x
+                for x in z
+            ]
+        )
+        expected = mean + deviation * hazard
+        squares = deviation**2 * (1 + z * hazard - hazard**2) + (expected - mean) ** 2
+        mean = float((ended.sum() + expected.sum()) / (len(ended) + len(floor)))
+        total = float(((ended - mean) ** 2).sum() + squares.sum())
+        count = len(ended) + len(floor)
+        moved = math.sqrt((WEIGHT_WITHIN * prior**2 + total) / (WEIGHT_WITHIN + count)) - deviation
+        deviation += moved
+        if abs(moved) < 1e-5:
+            break
+    return deviation
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What this execution has shown of a kind: mean deviation from the prior mean, its variance."""
@@ -295,19 +340,21 @@ def _observe(level: _Level, ended: FloatArray, floor: FloatArray) -> _Seen:
         return _Seen()
     pool = level.model.pool
     prior = level.shared**2 + level.own**2 + level.fixed**2
-    total, n = float(ended.sum()), len(ended)
-    drift = (DRIFT * max(np.hypot(level.shared, level.own), SPREAD_BETWEEN["computes"])) ** 2
+    n = len(ended)
+    far = FAR * level.model.within
     if not len(floor):
-        return _Seen(total / n - level.mean, noise / n + drift)
+        return _Seen(float(np.median(ended)) - level.mean, noise / n)
     # Expectation of the pool above each of its values, by sums from the top.
     above = np.cumsum(pool[::-1])[::-1] / np.arange(len(pool), 0, -1)
-    mean = level.mean
+    mean = level.mean if not n else float(np.median(ended))
     known = float(n)
     for _ in range(_ROUNDS):
         at = np.searchsorted(pool, floor - mean)
         inside = at < len(pool)
         longer = np.where(inside, above[np.minimum(at, len(pool) - 1)], floor - mean + _tail(pool))
-        target = (total + float((mean + longer).sum())) / (n + len(floor))
+        # Tasks that end at once count as far off, no matter how far.
+        apart = np.clip(np.concatenate([ended - mean, longer]), -far, far)
+        target = mean + float(apart.mean())
         # A task that has only begun says nothing; one that has run long says as much as an end.
         known = n + float(at.sum()) / len(pool)
         weight = (n + len(floor)) / noise
@@ -318,7 +365,7 @@ def _observe(level: _Level, ended: FloatArray, floor: FloatArray) -> _Seen:
     if known <= 0:
         return _Seen()
     # The level is where the posterior is; what is left unsure follows from what has ended.
-    variance = noise / known + drift
+    variance = noise / known
     return _Seen((mean - level.mean) * (prior + variance) / prior, variance)
 
 
@@ -341,6 +388,10 @@ def _draw_levels(
     gain = np.where(finite, own / (own + np.where(finite, variance, 1.0)), 0.0)
     left = own * (1 - gain)
     drawn = shared * z[:, None] + gain * rest
+    # What the tasks so far have shown may change while the execution goes on.
+    least = SPREAD_BETWEEN["computes"]
+    drift = np.array([DRIFT * max(np.hypot(one.shared, one.own), least) for one in levels])
+    left = left + np.where(finite, drift**2, 0.0)
     drawn += np.sqrt(left) * random.standard_normal((draws, kinds))
     return np.asarray(np.array([one.mean for one in levels])[None, :] + drawn)
 

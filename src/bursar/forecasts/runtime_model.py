@@ -29,13 +29,13 @@ BoolArray = NDArray[np.bool_]
 LEAST_SECONDS = 1e-3
 """Run time as which shorter ones count: below, clocks and starts of processes are measured."""
 
-SHARED = 0.5
+SHARED = 0.25
 """Share of the variance between executions that all kinds of an execution have in common."""
 
 BUSY = 0.5
 """Share of processor time in run time from which on a kind is said to compute."""
 
-SPREAD_BETWEEN = {"computes": 0.06, "waits": 0.40, "unknown": 0.15}
+SPREAD_BETWEEN = {"computes": 0.03, "waits": 0.25, "unknown": 0.1}
 """Deviation between the levels of executions (logarithm) before any is known, by class of kind."""
 
 SPREAD_WITHIN = 0.3
@@ -61,7 +61,7 @@ WEIGHT_KIND = 4.0
 ALONE = 0.03
 """Deviation of the only task of a kind within an execution (logarithm)."""
 
-SIZE_EFFECT = 0.1
+SIZE_EFFECT = 0.25
 """Deviation that a level may change by for each factor e between numbers of tasks."""
 
 POOL = 500
@@ -261,15 +261,28 @@ class _Levels:
 
 
 def _levels(rest: FloatArray, executions: IntArray) -> _Levels:
+    """
+    Return the level of each execution of a kind: the median of its tasks.
+
+    Some tasks of a kind end at once, with nothing to do; they would draw a mean far down.
+    """
     if not len(rest):
         return _Levels(np.zeros(0), np.zeros(0), np.zeros(0))
     _, place = np.unique(executions, return_inverse=True)
     counts = np.bincount(place).astype(np.float64)
-    means = np.bincount(place, weights=rest) / counts
+    means = np.array([np.median(rest[place == at]) for at in range(len(counts))])
     several = counts[place] > 1
-    # Deviations from a mean of n are too small by the root of (n - 1) / n.
+    # Deviations from the middle of n are too small by the root of (n - 1) / n.
     widen = np.sqrt(counts / np.maximum(counts - 1, 1))[place]
     return _Levels(means, counts, ((rest - means[place]) * widen)[several])
+
+
+def robust_deviation(deviations: FloatArray) -> float:
+    """Return the standard deviation of a normal distribution that most of the values fit."""
+    if not len(deviations):
+        return 0.0
+    plain = float(np.sqrt(np.mean(deviations**2)))
+    return min(plain, 1.4826 * float(np.median(np.abs(deviations))))
 
 
 def _site_effects(
@@ -314,7 +327,9 @@ def _priors(
             classes.append("unknown")
         else:
             classes.append("computes" if np.median(busy) >= BUSY else "waits")
-    within = [float(np.mean(level.deviations**2)) for level in levels if len(level.deviations) > 3]
+    within = [
+        robust_deviation(level.deviations) ** 2 for level in levels if len(level.deviations) > 3
+    ]
     usual_within = float(np.exp(np.mean(np.log(np.maximum(within, 1e-6))))) if within else None
     parts = _time_weights(columns, members)
     between = {}
@@ -347,7 +362,7 @@ def _time_weights(columns: RuntimeColumns, members: Sequence[IntArray]) -> list[
 def _noise(level: _Levels, prior: float) -> float:
     """Return the variance of tasks within an execution, shrunk to a prior."""
     n = len(level.deviations)
-    own = float((level.deviations**2).sum())
+    own = n * robust_deviation(level.deviations) ** 2
     return (WEIGHT_WITHIN * prior + own) / (WEIGHT_WITHIN + n)
 
 

@@ -25,6 +25,9 @@ MOST_PROCESSORS = 10_000_000
 """More for one task is a mistake in the file: the largest machines have about as many."""
 
 
+_NUMBER = re.compile(r"_ID\d+$")
+
+
 class _Camel(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Fields as WfFormat spells them; fields we do not need are skipped."""
 
@@ -269,7 +272,8 @@ def _record(
         if run.memory_in_bytes is not None:
             facts["memory"] = int(run.memory_in_bytes)
     try:
-        task = Task(id=spec.id, name=spec.name, **facts)
+        # WfCommons numbers the tasks of a kind.
+        task = Task(id=spec.id, name=_NUMBER.sub("", spec.name) or spec.name, **facts)
     except ValueError as error:
         raise InputError(str(error), where=f"task {spec.id}") from None
     return RecordedTask(
