@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bursar.history.forecast_records import FoundScores
 from bursar.history.store import History
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.site import SiteFacts
@@ -35,12 +36,13 @@ class ForeseenCampaign:
     known
         What is known of the run times; None: nothing, and the campaign is as it was.
     scores
-        Scores of the ends and of the costs of earlier forecasts, by which forecasts are corrected.
+        Scores of the ends and of the costs of earlier forecasts, by which forecasts are corrected,
+        each with whether it is of the same campaign.
     """
 
     campaign: Campaign
     known: "KnownRuntimes | None" = None
-    scores: tuple[Sequence[float], Sequence[float]] = ((), ())
+    scores: FoundScores = ((), ())
 
     def words(self) -> str:
         """Return what the run times are known from, as a line for people; empty: nothing."""
@@ -87,9 +89,9 @@ def foresee(
         task if math.isnan(seconds) else replace(task, runtime=seconds)
         for task, seconds in zip(campaign.workflow.tasks, expected, strict=True)
     )
-    scores: tuple[Sequence[float], Sequence[float]] = ((), ())
+    scores: FoundScores = ((), ())
     if isinstance(source, History):
-        scores = source.forecast_scores(known.basis, 0.0)
+        scores = source.forecast_scores(campaign.name, known.basis, 0.0)
     return ForeseenCampaign(
         campaign=replace(campaign, workflow=Workflow(tasks)), known=known, scores=scores
     )

@@ -1,9 +1,9 @@
 """Forecasts of plans by what earlier runs say, and the margins that a confidence needs."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from bursar.api.needs import PlanNeeds, start_up
+from bursar.forecasts.calibration import EarlierScore
 from bursar.forecasts.campaign_forecast import (
     DRAWS,
     DRAWS_TO_CHOOSE,
@@ -12,6 +12,7 @@ from bursar.forecasts.campaign_forecast import (
 )
 from bursar.forecasts.fan import ForecastFan
 from bursar.forecasts.known_runtimes import KnownRuntimes
+from bursar.history.forecast_records import FoundScores
 from bursar.model.campaign import Goal
 from bursar.planning.front import ParetoFront, PlanOption
 from bursar.planning.trade_off_solver import plan_option
@@ -40,7 +41,7 @@ class PlanForecasts:
     known
         What is known of the run times.
     scores
-        Scores of the ends and of the costs of earlier forecasts, by which forecasts are corrected.
+        See :class:`bursar.api.known_campaign.ForeseenCampaign`.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class PlanForecasts:
         front: ParetoFront,
         goal: Goal,
         known: KnownRuntimes,
-        scores: tuple[Sequence[float], Sequence[float]] = ((), ()),
+        scores: FoundScores = ((), ()),
     ) -> None:
         self._front = front
         self._goal = goal
@@ -61,8 +62,8 @@ class PlanForecasts:
             front.workflow,
             known,
             draws=self._draws,
-            end_scores=scores[0],
-            cost_scores=scores[1],
+            end_scores=EarlierScore.of_found(scores[0]),
+            cost_scores=EarlierScore.of_found(scores[1]),
         )
         self._whole = {option.recipe.caps: option for option in front.options}
         """Plan of all tasks for each purchase, by which plans of a part are judged."""

@@ -199,6 +199,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "clean", "kept_runs", "Delete old runs; without --yes, list what would be deleted."
     ),
     CommandEntry(
+        "history",
+        "history",
+        "Look at what ended tasks took, import it from other tools, export and forget it.",
+    ),
+    CommandEntry(
         "report",
         "runs",
         "Write a run's results, bill and report.html; the run may be unfinished.",
@@ -345,6 +350,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             campaigns.register_plan(app)
             campaigns.register_run(app)
             campaigns.register_simulate(app)
+        case "history":
+            from bursar.cli import history
+
+            history.register(app)
         case "ledger":
             from bursar.cli import ledger
 

@@ -60,6 +60,11 @@ class EarlierScore(NamedTuple):
     score: float
     weight: float = 1.0
 
+    @classmethod
+    def of_found(cls, found: Sequence[tuple[float, bool]]) -> "list[EarlierScore]":
+        """Return scores that come with whether they are of forecasts of the same campaign."""
+        return [cls(score, 1.0 if is_own else WEIGHT_OF_OTHERS) for score, is_own in found]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:

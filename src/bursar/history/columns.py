@@ -123,7 +123,7 @@ def read_columns(
     kind_parts: list[NDArray[np.void]] = []
     template_parts: list[NDArray[np.void]] = []
     values: list[Mapping[str, Value]] = []
-    names = _Names(db) if db is not None and parameters else None
+    names = ParameterNames(db) if db is not None and parameters else None
     for index, name in enumerate(kinds if db is not None else ()):
         assert db is not None
         tables, labels, texts = [], [], []
@@ -197,7 +197,7 @@ def _named(
     return tuple(indices), np.array(lookup, dtype=np.int64)[inverse]
 
 
-class _Names:
+class ParameterNames:
     """Names of parameters by number, and the decoding of their values."""
 
     def __init__(self, db: LockWaitingConnection) -> None:
@@ -206,6 +206,7 @@ class _Names:
         self._decode = msgspec.msgpack.Decoder(list[Value]).decode
 
     def mapping(self, number: int | None, values: bytes | None) -> Mapping[str, Value]:
+        """Return the values in a row by the names that the row refers to."""
         if number is None or values is None:
             return {}
         return dict(zip(self._names[number], self._decode(values), strict=True))

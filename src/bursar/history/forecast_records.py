@@ -8,6 +8,7 @@ without the table gets it with the first row, and is read as one without rows un
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -233,68 +234,108 @@ def _is_sound(kept: KeptForecast, truth: ForecastTruth) -> bool:
     )
 
 
-def read_scores(
-    db: LockWaitingConnection | None, basis: str, share: float
-) -> tuple[list[float], list[float]]:
+def delete_lost_forecasts(db: LockWaitingConnection) -> None:
+    """Delete the forecasts of executions that are forgotten, within a transaction."""
+    if db.execute(_HAS_TABLE).get:
+        db.execute("DELETE FROM forecasts WHERE execution NOT IN (SELECT id FROM executions)")
+
+
+FoundScores = tuple[Sequence[tuple[float, bool]], Sequence[tuple[float, bool]]]
+"""Scores of ends and of costs, newest last, each with whether it is of the same campaign."""
+
+
+class FoundScore(NamedTuple):
     """
-    Return the scores of end and of cost by which a forecast is corrected, newest last.
+    Score of an earlier forecast, as it stands in the file.
+
+    Parameters
+    ----------
+    run, campaign
+        The execution, and the name of what was executed.
+    basis, share
+        See :class:`KeptForecast`.
+    """
+
+    run: object
+    campaign: object
+    basis: object
+    share: object
+    score: object
+
+
+def read_scores(
+    db: LockWaitingConnection | None, campaign: str, basis: str, share: float
+) -> FoundScores:
+    """
+    Return the scores of ends and of costs by which a forecast is corrected, newest last.
+
+    Each comes with whether it is of a forecast of the same campaign.
 
     Parameters
     ----------
     basis
         What the forecast's run times are known from.
     share
-        Share of the tasks that have ended; scores of the nearest share of :data:`SHARES` count.
+        Share of the tasks that have ended.
     """
     if db is None or not db.execute(_HAS_TABLE).get:
         return [], []
     rows = list(
         db.execute(
-            "SELECT execution, basis, share, end_score, cost_score FROM forecasts "
-            "WHERE end_score IS NOT NULL ORDER BY made DESC LIMIT ?",
+            "SELECT f.execution, e.campaign, f.basis, f.share, f.end_score, f.cost_score "
+            "FROM forecasts f JOIN executions e ON e.id = f.execution "
+            "WHERE f.end_score IS NOT NULL ORDER BY f.made DESC LIMIT ?",
             (_LOOKED_AT,),
         )
     )
-    ends = [(run, of, at, end) for run, of, at, end, _ in rows]
-    costs = [(run, of, at, cost) for run, of, at, _, cost in rows]
-    return nearest_scores(ends, basis, share), nearest_scores(costs, basis, share)
+    ends = [FoundScore(run, own, of, at, end) for run, own, of, at, end, _ in rows]
+    costs = [FoundScore(run, own, of, at, cost) for run, own, of, at, _, cost in rows]
+    return (
+        nearest_scores(ends, campaign, basis, share),
+        nearest_scores(costs, campaign, basis, share),
+    )
 
 
 def nearest_scores(
-    rows: Sequence[tuple[object, object, object, object]], basis: str, share: float
-) -> list[float]:
+    rows: Sequence[FoundScore], campaign: str, basis: str, share: float
+) -> list[tuple[float, bool]]:
     """
     Return the scores of forecasts most like one, newest last, one of each run.
 
-    Those of the same basis and share come first; where these are fewer than :data:`FEW`, those of
-    the other shares are added, the nearest share first, and then those of the nearest basis.
-    Two forecasts of one run miss in the same way, so that the second would say nothing new.
+    Those of the same basis and the nearest share of :data:`SHARES` come first; where these are
+    fewer than :data:`FEW`, those of the other shares are added, the nearest share first, and then
+    those of the nearest basis; each time the same campaign's before others'. Two forecasts of one
+    run miss in the same way, so that the second would say nothing new.
 
     Parameters
     ----------
     rows
-        Run, basis, share and score, newest first. What is no number, is infinite or is beyond all
-        reason is left out.
+        Scores, newest first. What is no number, is infinite or is beyond all reason is left out.
+
+    Returns
+    -------
+    list
+        Score, and whether it is of the same campaign.
     """
-    sound = [
-        (run, of, float(at), float(score))
-        for run, of, at, score in rows
-        if isinstance(at, int | float)
-        and isinstance(score, int | float)
-        and math.isfinite(at)
-        and abs(score) <= _MOST
-    ]
+    groups: dict[tuple[str, bool, float], list[tuple[object, float]]] = {}
+    for row in rows:
+        score, at = row.score, row.share
+        if not isinstance(score, int | float) or not isinstance(at, int | float):
+            continue
+        if abs(score) <= _MOST and at in SHARES:
+            key = (str(row.basis), row.campaign == campaign, float(at))
+            groups.setdefault(key, []).append((row.run, float(score)))
     own = min(SHARES, key=lambda one: abs(one - share))
-    chosen: list[float] = []
+    nearest = sorted(SHARES, key=lambda one: abs(one - own))
+    chosen: list[tuple[float, bool]] = []
     used: set[object] = set()
     for like in (basis, NEAREST_BASIS.get(basis, "")):
-        for near in sorted(SHARES, key=lambda one: abs(one - own)):
-            for run, of, at, score in sound:
-                if of == like and at == near and run not in used:
-                    used.add(run)
-                    chosen.append(score)
-                    if len(chosen) == NEWEST_SCORES:
-                        return chosen[::-1]
+        for near in nearest:
+            for is_own in (True, False):
+                for run, score in groups.get((like, is_own, near), ()):
+                    if run not in used and len(chosen) < NEWEST_SCORES:
+                        used.add(run)
+                        chosen.append((score, is_own))
             if len(chosen) >= FEW:
                 return chosen[::-1]
     return chosen[::-1]

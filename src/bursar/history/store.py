@@ -18,6 +18,7 @@ from pathlib import Path
 from bursar.history.columns import ObservationColumns, read_columns
 from bursar.history.forecast_records import (
     ForecastTruth,
+    FoundScores,
     KeptForecast,
     ScoredForecast,
     read_forecasts,
@@ -26,6 +27,12 @@ from bursar.history.forecast_records import (
     write_truths,
 )
 from bursar.history.observation import TaskObservation
+from bursar.history.selection import (
+    Selection,
+    count_selected,
+    delete_selected,
+    read_selected,
+)
 from bursar.history.writing import (
     ExecutionFacts,
     HistoryRules,
@@ -154,6 +161,26 @@ class History:
             with self._writing() as db, transaction(db):
                 write_truths(db, execution, truths.items())
 
+    def forget(self, selection: Selection) -> dict[str, int]:
+        """
+        Delete observations, and overwrite what they took in the file.
+
+        Returns
+        -------
+        dict
+            How many there were of each kind.
+        """
+        if not self.path.exists():
+            return {}
+        with self._writing() as db:
+            db.execute("PRAGMA secure_delete=1")
+            with transaction(db):
+                counts = count_selected(db, selection)
+                delete_selected(db, selection)
+            db.execute("VACUUM")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return counts
+
     # Reading.
 
     def forecasts(self, execution: str | None = None) -> list[ScoredForecast]:
@@ -161,9 +188,11 @@ class History:
         with self._reading() as db:
             return read_forecasts(db, execution)
 
-    def forecast_scores(self, basis: str, share: float) -> tuple[list[float], list[float]]:
+    def forecast_scores(self, campaign: str, basis: str, share: float) -> FoundScores:
         """
         Return the scores of ends and costs by which a forecast is corrected, newest last.
+
+        Each comes with whether it is of the same campaign.
 
         Parameters
         ----------
@@ -173,7 +202,7 @@ class History:
             Share of the tasks that have ended.
         """
         with self._reading() as db:
-            return read_scores(db, basis, share)
+            return read_scores(db, campaign, basis, share)
 
     def kinds(self) -> list[str]:
         """Return the names of all kinds, sorted."""
@@ -181,6 +210,22 @@ class History:
             if db is None:
                 return []
             return [name for (name,) in db.execute("SELECT DISTINCT name FROM kinds ORDER BY name")]
+
+    def count(self, selection: Selection) -> dict[str, int]:
+        """Return the number of observations of each kind in a selection."""
+        with self._reading() as db:
+            return {} if db is None else count_selected(db, selection)
+
+    def total(self) -> int:
+        """Return the number of all observations."""
+        with self._reading() as db:
+            return 0 if db is None else int(db.execute("SELECT count(*) FROM observations").get)
+
+    def rows(self, selection: Selection | None = None) -> Iterator[TaskObservation]:
+        """Yield observations in the order in which they were written; None: all."""
+        with self._reading() as db:
+            if db is not None:
+                yield from read_selected(db, selection or Selection())
 
     def count_of(self, execution: str) -> int:
         """Return the number of observations of an execution."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.forecasts.fan import ForecastFan
-from bursar.history.forecast_records import SHARES
+from bursar.history.forecast_records import SHARES, FoundScores
 from bursar.history.store import History
 from bursar.history.writing import ExecutionFacts
 from bursar.model.campaign import Campaign
@@ -101,7 +101,7 @@ class LiveForecast:
         self._forecaster: StandingForecaster | None = None
         self._using = threading.Lock()
         self._kept: set[float] = set()
-        self._scores: dict[tuple[str, float], tuple[list[float], list[float]]] = {}
+        self._scores: dict[tuple[str, float], FoundScores] = {}
         self._cost = 0.0
         self._last = -math.inf
         self._seen = -1
@@ -234,12 +234,14 @@ class LiveForecast:
     ) -> "StandingForecaster":
         return make(self._campaign, self._sites, history, self._facts.name)
 
-    def _scores_at(self, basis: str, share: float) -> tuple[list[float], list[float]]:
+    def _scores_at(self, basis: str, share: float) -> FoundScores:
         if self._history is None:
             return [], []
         if (basis, share) not in self._scores:
             try:
-                self._scores[basis, share] = self._history.forecast_scores(basis, share)
+                self._scores[basis, share] = self._history.forecast_scores(
+                    self._facts.campaign, basis, share
+                )
             except BursarError:
                 self._scores[basis, share] = [], []
         return self._scores[basis, share]

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bursar.forecasts.calibration import Distribution
+from bursar.forecasts.calibration import Distribution, EarlierScore
 from bursar.forecasts.campaign_forecast import CampaignForecast, CampaignForecaster, TaskProgress
 from bursar.forecasts.dispatch_replay import ANYWHERE
 from bursar.forecasts.known_runtimes import KnownRuntimes, ObservationSource, known_runtimes
 from bursar.forecasts.runtime_draws import UnknownRuntimes
 from bursar.forecasts.runtime_model import RuntimeColumns
 from bursar.history.columns import ObservationColumns, read_columns
-from bursar.history.forecast_records import GRID, KeptForecast
+from bursar.history.forecast_records import GRID, FoundScores, KeptForecast
 from bursar.history.observation import CENSORED
 from bursar.model.campaign import Campaign
 from bursar.model.site import SiteFacts
@@ -76,16 +76,15 @@ class StandingForecaster:
         )
         self._forecaster: CampaignForecaster | None = None
 
-    def forecast(
-        self, standing: RunStanding, scores: tuple[Sequence[float], Sequence[float]]
-    ) -> CampaignForecast | None:
+    def forecast(self, standing: RunStanding, scores: FoundScores) -> CampaignForecast | None:
         """
         Return the forecast of a run, on new draws.
 
         Parameters
         ----------
         scores
-            Scores of ends and of costs by which the forecast is corrected.
+            Scores of ends and of costs by which the forecast is corrected, each with whether it is
+            of the same campaign.
 
         Returns
         -------
@@ -101,8 +100,8 @@ class StandingForecaster:
                 self.known,
                 self._progress(standing),
                 draws=min(MOST_DRAWS, max(FEWEST_DRAWS, MOST_RUNTIMES // left)),
-                end_scores=scores[0],
-                cost_scores=scores[1],
+                end_scores=EarlierScore.of_found(scores[0]),
+                cost_scores=EarlierScore.of_found(scores[1]),
             )
         except UnknownRuntimes:
             return None

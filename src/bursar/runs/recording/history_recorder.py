@@ -10,6 +10,7 @@ from pathlib import Path
 from bursar.dispatch.folders import state_folder
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.formats.projects_toml import history_settings
+from bursar.history.observation import TaskObservation
 from bursar.history.store import History
 from bursar.history.writing import ExecutionFacts, HistoryRules
 from bursar.model.campaign import Campaign
@@ -18,7 +19,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Task
 from bursar.runs.folder import RunFolder, RunManifest
 from bursar.runs.recording.batches import PAUSE, RecordBatches
-from bursar.runs.recording.run_observations import MOST_A_SECOND, RunObserver, even_sample
+from bursar.runs.recording.run_observations import MOST_A_SECOND, RunObserver
 from bursar.runs.run_record import RunRecord
 from bursar.sqlite_file import warn_on_stderr
 
@@ -204,13 +205,7 @@ class HistoryRecorder:
         now = time.monotonic()
         most = int(MOST_A_SECOND * max(PAUSE, now - self._last))
         self._last = now
-        chosen = even_sample(batch, most, self._observer.kind)
-        if len(chosen) < len(batch):
-            wanted = {id(record) for record in chosen}
-            for record in batch:
-                if id(record) not in wanted:
-                    self._observer.note_end(record.outcome)
-        observations = [self._observer.observe(record) for record in chosen]
+        observations = self._observer.observe_sample(batch, most)
         self._history.add(observations, [self._facts])
 
 
@@ -249,6 +244,32 @@ def calls_recorder(
     return HistoryRecorder(history_to_write(chosen), facts, observer, warn_on_stderr)
 
 
+def observe_run(record: RunRecord) -> tuple[list[TaskObservation], ExecutionFacts]:
+    """
+    Return what the journal of a run tells; an even sample where tasks ended very fast.
+
+    Raises
+    ------
+    BursarError
+        When the run's campaign cannot be read.
+    """
+    folder, info = record.folder, record.info
+    name = execution_name(folder, info)
+    observer = _observer(name, folder, info, record.campaign)
+    for begin, _ in record.incarnations:
+        observer.begin(begin)
+    for one in record.journal.records:
+        if one.is_reused:
+            observer.note_end(one.outcome)
+    attempts = sorted(record.attempts, key=lambda one: one.outcome.end)
+    found = []
+    for start in range(0, len(attempts), _BATCH):
+        batch = attempts[start : start + _BATCH]
+        seconds = max(1.0, batch[-1].outcome.end - batch[0].outcome.end)
+        found += observer.observe_sample(batch, int(MOST_A_SECOND * seconds))
+    return found, execution_facts(name, info.campaign, info.created, info.sites)
+
+
 def complete_history(history: History, record: RunRecord) -> None:
     """
     Add to a history what it lacks of a run: batches that a kill or an error has lost.
@@ -258,30 +279,11 @@ def complete_history(history: History, record: RunRecord) -> None:
     BursarError
         When the history cannot be read or written.
     """
-    folder, info = record.folder, record.info
-    name = execution_name(folder, info)
-    observer = _observer(name, folder, info, record.campaign)
-    for begin, _ in record.incarnations:
-        observer.begin(begin)
-    facts = execution_facts(name, info.campaign, info.created, info.sites)
-    attempts = sorted(record.attempts, key=lambda one: one.outcome.end)
-    if history.count_of(name) >= len(attempts):
+    if history.count_of(execution_name(record.folder, record.info)) >= len(record.attempts):
         return
-    for outcome in (one.outcome for one in record.journal.records if one.is_reused):
-        observer.note_end(outcome)
-    for start in range(0, len(attempts), _BATCH):
-        batch = attempts[start : start + _BATCH]
-        seconds = max(1.0, batch[-1].outcome.end - batch[0].outcome.end)
-        chosen = {
-            id(one) for one in even_sample(batch, int(MOST_A_SECOND * seconds), observer.kind)
-        }
-        found = []
-        for one in batch:
-            if id(one) in chosen:
-                found.append(observer.observe(one))
-            else:
-                observer.note_end(one.outcome)
-        history.add(found, [facts], only_new=True)
+    observations, facts = observe_run(record)
+    for start in range(0, len(observations), _BATCH):
+        history.add(observations[start : start + _BATCH], [facts], only_new=True)
 
 
 def add_lost_batches(record: RunRecord) -> None:
