@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from bursar.dispatch.journal import read_journal
+from bursar.forecasts.fan import ForecastFan
 from bursar.history.forecast_records import SHARES, ScoredForecast
 from bursar.history.observation import TaskObservation
 from bursar.history.store import History
@@ -187,6 +188,11 @@ class ForecastRun:
         return self.history.forecasts()
 
     @property
+    def fans(self) -> list[ForecastFan]:
+        """What was journalled of forecasts."""
+        return [fan for _, fan in fans_of(read_journal(self.folder.journal_file).events)]
+
+    @property
     def messages(self) -> list[str]:
         """What was told to people."""
         events = read_journal(self.folder.journal_file).events
@@ -207,7 +213,7 @@ def test_a_run_with_a_history_shows_a_fan_and_keeps_it_with_the_truth(tmp_path: 
     run = ForecastRun(tmp_path, history_in(tmp_path), usual(), goal=Goal(deadline=7200.0))
     summary = run.live()
 
-    fans = fans_of(read_journal(run.folder.journal_file).events)
+    fans = run.fans
     assert 5 <= len(fans) <= EVENTS + len(SHARES)
     first, last = fans[0], fans[-1]
     assert first.end_s.p10 < 3000.0 < first.end_s.p90 * 1.1
@@ -238,7 +244,7 @@ def test_without_a_history_a_run_learns_from_its_first_tasks(tmp_path: Path) -> 
     run = ForecastRun(tmp_path, None, usual())
     run.live()
 
-    fans = fans_of(read_journal(run.folder.journal_file).events)
+    fans = run.fans
     assert fans
     assert min(fan.at_s for fan in fans) >= min(run.seconds)
     assert fans[-1].end_s.p10 < read_run(run.folder).makespan * 1.05  # type: ignore[operator]

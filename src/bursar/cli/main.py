@@ -204,6 +204,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Look at what ended tasks took, import it from other tools, export and forget it.",
     ),
     CommandEntry(
+        "forecasts",
+        "history",
+        "Show how forecasts of runs came out: how often they held, and how far they missed.",
+    ),
+    CommandEntry(
         "report",
         "runs",
         "Write a run's results, bill and report.html; the run may be unfinished.",

@@ -352,7 +352,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "unsettled": list(record.unsettled),
         "deadline_s": goal.deadline,
         "deadline_met": met,
-        "forecast": fans[-1].to_dict() if (fans := fans_of(record.journal.events)) else None,
+        "forecast": fans[-1][1].to_dict() if (fans := fans_of(record.journal.events)) else None,
         "reason": proposal.get("reason", ""),
         "failures": failures_to_dict(record.failures),
     }

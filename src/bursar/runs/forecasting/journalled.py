@@ -34,13 +34,13 @@ class JournalPace:
         return True
 
 
-def fans_of(events: Sequence[RunEvent]) -> list[ForecastFan]:
-    """Return the journalled forecasts of a run in order, without what cannot be read."""
+def fans_of(events: Sequence[RunEvent]) -> list[tuple[RunEvent, ForecastFan]]:
+    """Return the journalled forecasts of a run in order, without those that cannot be read."""
     found = []
     for event in events:
         if event.kind == FORECAST:
             try:
-                found.append(msgspec.json.decode(event.text, type=ForecastFan))
+                found.append((event, msgspec.json.decode(event.text, type=ForecastFan)))
             except msgspec.MsgspecError:
                 continue
     return found
