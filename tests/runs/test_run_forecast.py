@@ -6,7 +6,9 @@ processors of a simulated cluster, at true run times of the test's choice.
 """
 
 import math
+import shlex
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +18,13 @@ import numpy as np
 import pytest
 
 from bursar.dispatch.journal import read_journal
-from bursar.forecasts.fan import ForecastFan
-from bursar.history.forecast_records import SHARES, ScoredForecast
+from bursar.dispatch.journal_records import RunEvent
+from bursar.forecasts.fan import Fan, ForecastFan
+from bursar.formats.units import parse_amount, parse_duration
+from bursar.history.forecast_records import SHARES, ForecastTruth, ScoredForecast
 from bursar.history.observation import TaskObservation
 from bursar.history.store import History
+from bursar.history.writing import ExecutionFacts
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.plan import Placement, Plan, Purchase
 from bursar.model.site import SiteFacts
@@ -28,11 +33,15 @@ from bursar.model.task import Status, Task
 from bursar.runs.campaign_run import execute_campaign
 from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
-from bursar.runs.forecasting.forecast_truths import complete_truths
+from bursar.runs.forecasting.forecast_truths import complete_truths, truths_of
 from bursar.runs.forecasting.journalled import EVENTS, fans_of
+from bursar.runs.forecasting.odds_line import GoalRemedy, OddsWatch, amend_options, odds_line
+from bursar.runs.forecasting.remedies import find_remedy
+from bursar.runs.forecasting.standing import RunStanding
+from bursar.runs.forecasting.standing_forecast import StandingForecaster
 from bursar.runs.plan_file import write_plan
 from bursar.runs.run_record import read_run, summarise
-from bursar.runs.supply import PlannedSupply
+from bursar.runs.supply import PlannedSupply, RunSnapshot
 from bursar.simulation.execution_model import ExecutionUncertainty
 from bursar.simulation.simulated_grid import SimulatedGrid
 from bursar.simulation.virtual_loop import VirtualLoop
@@ -121,7 +130,6 @@ class ForecastRun:
         *,
         name: str = "r",
         goal: Goal | None = None,
-        retry_of: int = 0,
     ) -> None:
         self.history = history
         self.seconds = seconds
@@ -318,9 +326,139 @@ def replace_score(one: ScoredForecast, score: float) -> ScoredForecast:
 
 def write_again(history: History, forecasts: Sequence[ScoredForecast]) -> None:
     """Add forecasts as those of further runs."""
-    from bursar.history.writing import ExecutionFacts
-
     for number, one in enumerate(forecasts):
         facts = ExecutionFacts(name=f"again-{number}", campaign="c")
         history.add_forecast(facts, one.forecast)
         history.add_truths(facts.name, {one.forecast.share: one.truth})
+
+
+def test_a_run_is_planned_again_when_its_odds_fall_and_another_plan_has_better_ones(
+    tmp_path: Path,
+) -> None:
+    """
+    Tasks take half as long again, 4500 s in five rounds where 4000 are allowed: twelve processors
+    for the rest keep the goal, and are bought.
+    """
+    slow = [1.5 * seconds for seconds in usual()]
+    run = ForecastRun(tmp_path, history_in(tmp_path), slow, goal=Goal(deadline=4000.0))
+
+    async def replan(snapshot: RunSnapshot) -> Plan:
+        assert snapshot.stretch > 1.0
+        left = [i for i in range(TASKS) if i not in snapshot.ended]
+        placed = plan_of(12).placements[: len(left)]
+        return replace(
+            plan_of(12),
+            placements=tuple(
+                replace(one, task=task) for one, task in zip(placed, left, strict=True)
+            ),
+        )
+
+    summary = run.live(replan=replan)
+    assert summary["deadline_met"]
+    assert any("the odds of the goal are" in message for message in run.messages)
+    assert max(lease.processors for lease in read_run(run.folder).leases) == 12
+    # What was forecast of the old plan is compared with what came of both.
+    assert all(one.truth.end == pytest.approx(summary["makespan_s"], abs=0.1) for one in run.kept)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("stopped", "stopped by the user"), ("amended", "")])
+def test_a_run_that_was_stopped_or_amended_has_no_truth(
+    tmp_path: Path, kind: str, reason: str
+) -> None:
+    """Only for what was forecast before; what is forecast afterwards has one."""
+    run = ForecastRun(tmp_path, history_in(tmp_path), usual())
+    run.live()
+    record = read_run(run.folder)
+    forecasts = [
+        ScoredForecast(
+            run=one.run, campaign=one.campaign, forecast=one.forecast, truth=ForecastTruth()
+        )
+        for one in run.kept
+    ]
+    moment = forecasts[2].forecast.made + 1.0
+    text = "user" if kind == "stopped" else '{"id": "a", "deadline": 9000.0}'
+    record.journal.events.append(RunEvent(moment, kind, text))
+
+    truths = truths_of(record, forecasts)
+    assert [bool(truths[share].without) for share in SHARES] == [True] * 3 + [False] * 2
+    assert reason in truths[0.0].without
+    assert truths[0.0].end is None
+    assert truths[0.75].end is not None
+
+
+def test_odds_are_told_once_for_each_fall() -> None:
+    """After a fall they must rise well above the confidence before another fall is told."""
+
+    def told(*odds: float) -> list[bool]:
+        watch = OddsWatch()
+        end = Fan(p10=1.0, p50=2.0, p90=3.0)
+        return [
+            watch.has_fallen(ForecastFan(at_s=0.0, end_s=end, odds=one, confidence=0.9))
+            for one in odds
+        ]
+
+    assert told(0.95, 0.72, 0.7, 0.6) == [False, True, False, False]
+    assert told(0.88, 0.92, 0.88) == [False, False, False]  # a little below may be chance
+    assert told(0.88, 0.87) == [False, True]
+    assert told(0.5, 0.91, 0.5) == [True, False, False]
+    assert told(0.5, 0.96, 0.5) == [True, False, True]
+
+
+def test_the_line_names_processors_money_and_the_command() -> None:
+    """As people read it; the command's options are what bursar amend takes."""
+    fan = ForecastFan(
+        at_s=10.0, end_s=Fan(p10=1.0, p50=2.0, p90=3.0), odds=0.72, confidence=0.9, basis="history"
+    )
+    goal = Goal(deadline=36_000.0, budget=20.0)
+    more = GoalRemedy(
+        kind="processors", odds=0.95, processors=4, site="here", cost=1.2, budget=21.3041
+    )
+    line = odds_line("night", fan, goal, more, begin=BEGIN, currency="EUR")
+    asked = time.strftime("%H:%M", time.localtime(BEGIN + 36_000.0))
+    assert f"{asked} and 20 EUR (90 % asked)" in line
+    assert line.startswith("72 % for ")
+    assert line.endswith(
+        '; 95 % with 4 more processors at here, +1.2 EUR: bursar amend night --budget "21.31 EUR"'
+    )
+    alone = odds_line("night", fan, goal, None, begin=BEGIN, currency="EUR")
+    assert alone == line.partition(";")[0]
+    words = shlex.split(amend_options(replace(more, deadline=7265.0), "EUR"))
+    assert parse_duration(words[1]) >= 7265.0
+    assert parse_amount(words[3]) == (21.31, "EUR")
+
+
+def test_more_processors_are_offered_where_they_keep_the_goal(tmp_path: Path) -> None:
+    """
+    Twenty tasks of 600 s on four processors end after some 3000 s, and 2400 s are asked: the
+    least step that suffices is named, with the budget where the present one is too small.
+    """
+    history = history_in(tmp_path)
+    campaign = ForecastRun(tmp_path, history, usual()).campaign
+    forecaster = StandingForecaster(campaign, (SITE,), history, "")
+    slot = replace(plan_of(4).purchases[0].slot, start=-1.0)
+    standing = RunStanding(
+        now=0.0,
+        moment=BEGIN,
+        ended=frozenset(),
+        running=(),
+        attempts=(),
+        spent=0.0,
+        leases={"lease-1": Purchase(slot=slot)},
+        lease_of=dict.fromkeys(range(TASKS), "lease-1"),
+        plan=None,
+        goal=Goal(deadline=2400.0, budget=120.0),
+    )
+    forecast = forecaster.forecast(standing, ((), ()))
+    assert forecast is not None
+    found = find_remedy(standing, forecast, {"cluster": 12}, forecaster.again, can_rebuy=True)
+    assert found is not None
+    assert (found.kind, found.site) == ("processors", "cluster")
+    assert 1 < found.processors <= 4
+    assert found.odds >= 0.9
+    assert found.budget is not None
+    assert found.budget > 120.0
+    full = find_remedy(standing, forecast, {"cluster": 0}, forecaster.again, can_rebuy=True)
+    assert full is not None
+    assert full.kind == "deadline"
+    assert full.deadline is not None
+    assert full.deadline > 2400.0

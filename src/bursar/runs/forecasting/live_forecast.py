@@ -38,8 +38,8 @@ STILL = 20.0
 PARTS = 200
 """A forecast is made for each such part of a run's expected length, at most."""
 
-LOAD = 0.02
-"""Share of a processor that forecasts may take, besides what is loaded for the first one."""
+LOAD = 0.01
+"""Share of a processor that forecasts may take; half of the first one is what it loads."""
 
 MOST_TASKS = 200_000
 """Tasks of a run, at most, for which forecasts are made while it goes on."""
@@ -197,7 +197,7 @@ class LiveForecast:
             try:
                 return self._forecast(standing)
             finally:
-                self._cost += 0.0 if is_first else time.thread_time() - began
+                self._cost += (0.5 if is_first else 1.0) * (time.thread_time() - began)
 
     def _forecast(self, standing: RunStanding) -> ForecastUpdate | None:
         if self._forecaster is None:
