@@ -46,7 +46,8 @@ from bursar.forecasts.known_runtimes import KnownRuntimes, known_runtimes
 from bursar.forecasts.runtime_draws import CampaignTasks
 from bursar.forecasts.runtime_model import RuntimeColumns
 from bursar.formats.wfformat import read_wfformat
-from bursar.history.columns import STATUS_CODES, ObservationColumns
+from bursar.history.columns import ObservationColumns
+from bursar.history.encoding import STATUS_CODES
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.plan import Placement, Purchase
 from bursar.model.slot import Slot
@@ -320,10 +321,12 @@ class Score:
     held_50: list[bool]
     error: list[float]
     width: list[float]
+    place: list[float]
+    """Probability that was given to an end as early as the truth."""
 
     @classmethod
     def empty(cls) -> "Score":
-        return cls([], [], [], [], [])
+        return cls([], [], [], [], [], [])
 
     def note(self, trial: Trial, corrected: Distribution) -> None:
         low, lower, middle, upper, high = (
@@ -334,6 +337,7 @@ class Score:
         self.held_50.append(lower <= trial.end <= upper)
         self.error.append(abs(middle / trial.end - 1))
         self.width.append((high - low) / trial.end)
+        self.place.append(corrected.probability(trial.end))
 
     def median(self, what: Sequence[float], workflow: str | None = None) -> float:
         chosen = [
@@ -381,6 +385,7 @@ def score_corrected(
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the data."""
+    parser.add_argument("--picture", type=Path, help="write the calibration as a picture, .svg")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("BURSAR_DATA", DATA)))
 
 
@@ -446,8 +451,37 @@ def measure(bench: Benchmark, folder: Path) -> None:
                 mine.median(mine.error, workflow),
                 mine.median(mine.width, workflow),
             )
+    if bench.given.picture is not None:
+        draw_calibration(bench.given.picture, {"plain": plain, "corrected": corrected})
     if bench.size == "full":
         aims(bench, corrected)
+
+
+def draw_calibration(path: Path, scores: dict[str, dict[str, Score]]) -> None:
+    """Draw how often ends came no later than told, by the probability that was told for them."""
+    import altair
+
+    shares = np.linspace(0.0, 1.0, 41)
+    rows = [
+        {
+            "probability told": float(share),
+            "share that came": float(np.mean(np.array(score.place) <= share)),
+            "known before": basis,
+            "forecasts": name,
+        }
+        for name, found in scores.items()
+        for basis, score in found.items()
+        for share in shares
+    ]
+    base = altair.Chart(altair.Data(values=rows))
+    lines = base.mark_line().encode(
+        x="probability told:Q", y="share that came:Q", color="known before:N"
+    )
+    ideal = base.mark_line(color="grey", strokeDash=[4, 4]).encode(
+        x="probability told:Q", y="probability told:Q"
+    )
+    chart = altair.layer(ideal, lines).properties(width=260, height=260)
+    chart.facet(column=altair.Column("forecasts:N", sort=["plain", "corrected"])).save(str(path))
 
 
 def aims(bench: Benchmark, scores: dict[str, Score]) -> None:

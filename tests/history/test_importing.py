@@ -20,7 +20,7 @@ from bursar.history.importing.imported_log import ImportedLog, program_of, witho
 from bursar.history.importing.nextflow import read_nextflow
 from bursar.history.importing.parallel import read_parallel
 from bursar.history.importing.recorded import observe_trace, observe_workflow
-from bursar.history.importing.slurm import read_slurm
+from bursar.history.importing.sacct import read_slurm
 from bursar.history.importing.snakemake import read_snakemake_benchmark, read_snakemake_metadata
 from bursar.history.observation import TaskObservation
 from bursar.history.store import History

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bursar.history.columns import STATUSES
+from bursar.history.encoding import STATUSES
 from bursar.history.observation import TaskObservation
 from bursar.history.selection import Selection
 from bursar.history.store import History

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bursar.history.columns import MICRO, STATUSES, ParameterNames
+from bursar.history.encoding import MICRO, STATUSES, ParameterNames
 from bursar.history.forecast_records import delete_lost_forecasts
 from bursar.history.observation import TaskObservation
 from bursar.sqlite_file import LockWaitingConnection

@@ -14,8 +14,8 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bursar.history.columns import ObservationColumns, read_columns
 from bursar.history.forecast_records import (
     ForecastTruth,
     FoundScores,
@@ -51,6 +51,9 @@ from bursar.sqlite_file import (
     transaction,
     translate_sqlite_errors,
 )
+
+if TYPE_CHECKING:
+    from bursar.history.columns import ObservationColumns
 
 _WHAT = "history"
 _LAYOUT = SqliteSchema(
@@ -241,7 +244,7 @@ class History:
 
     def observations_of(
         self, kinds: Sequence[str], *, newest: int | None = None, parameters: bool = False
-    ) -> ObservationColumns:
+    ) -> "ObservationColumns":
         """
         Return the observations of some kinds.
 
@@ -254,6 +257,8 @@ class History:
         parameters
             Whether the values of parameters are read as well, which takes longer.
         """
+        from bursar.history.columns import read_columns  # late: what only writes needs no arrays
+
         with self._reading() as db:
             return read_columns(db, kinds, newest, parameters)
 

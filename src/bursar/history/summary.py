@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from bursar.history.columns import STATUSES, BoolArray, FloatArray, ObservationColumns
+from bursar.history.columns import BoolArray, FloatArray, ObservationColumns
+from bursar.history.encoding import STATUSES
 
 
 def summarise_kinds(columns: ObservationColumns) -> list[dict[str, Any]]:

@@ -435,7 +435,9 @@ def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_tas
     if facts.batch is not None:
         from bursar.sites.batch import BatchSite
 
-        return BatchSite(facts, run=folder.identity, folder=folder.pilots)
+        return BatchSite(
+            facts, run=folder.identity, folder=folder.pilots, history=folder.path.parent
+        )
     if facts.cloud is not None:
         from bursar.sites.cloud.cloud_site import CloudSite
 

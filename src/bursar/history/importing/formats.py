@@ -9,7 +9,7 @@ from bursar.history.importing.hyperqueue import read_hyperqueue
 from bursar.history.importing.imported_log import ImportedLog
 from bursar.history.importing.nextflow import read_nextflow
 from bursar.history.importing.parallel import read_parallel
-from bursar.history.importing.slurm import read_slurm
+from bursar.history.importing.sacct import read_slurm
 
 LogFormat = Literal[
     "bursar",

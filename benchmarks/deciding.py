@@ -1,0 +1,296 @@
+"""
+Choosing processors by odds, beside choosing by point estimates with and without margins.
+
+A thousand campaigns of 20 to 60 tasks of one to three kinds. Users state run times that are wrong
+by a factor between 0.3 and 3 for each kind; one task in five is a straggler and takes two to four
+times as long; executions of a kind differ as a whole. Each user has run the campaign once to five
+times. On offer are two sites, one dear and fast, with up to 16 processors each, paid from start to
+last use. Each rule picks processors for a deadline that the picked tasks could keep with the median
+run times somewhere between the fastest and a middling choice; then the tasks take what they take.
+
+Rules: the user's word; the same with 20 % and 50 % on top; the word, and after a quarter of the
+tasks a second choice by what these took (adaptive); the median of earlier runs, without and with
+margins; and the odds.
+
+Use::
+
+    python benchmarks/deciding.py [--quick]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from figures import Benchmark, at_least, at_most
+
+from bursar.compiling import prefer_machine_code
+from bursar.forecasts.campaign_forecast import CampaignForecaster
+from bursar.forecasts.dispatch_replay import ANYWHERE, DispatchProblem, replay_dispatch
+from bursar.forecasts.known_runtimes import KnownRuntimes
+from bursar.forecasts.runtime_draws import CampaignTasks
+from bursar.forecasts.runtime_model import RuntimeColumns, learn_runtimes
+from bursar.model.campaign import Workflow
+from bursar.model.plan import Purchase
+from bursar.model.slot import Slot
+from bursar.model.task import Task
+
+SEED = 4
+CONFIDENCE = 0.9
+SPEEDS = (1.0, 2.0)
+PRICES = (1.0, 3.0)
+"""For a processor and a second."""
+COUNTS = (0, 1, 2, 4, 8, 16)
+CHOICES = [(a, b) for a in COUNTS for b in COUNTS if a + b]
+STRAGGLERS = 0.2
+DRAWS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A campaign: kinds of its tasks, what they take, what is stated, and what is known."""
+
+    kind: np.ndarray
+    seconds: np.ndarray
+    stated: np.ndarray
+    known: KnownRuntimes
+    earlier: RuntimeColumns
+    deadline: float
+
+
+def draw_case(random: np.random.Generator, others: Sequence[RuntimeColumns]) -> Case:
+    """Draw a campaign, its history and its truth; other campaigns are known, too."""
+    kinds = int(random.integers(1, 4))
+    count = int(random.integers(20, 61))
+    kind = random.integers(0, kinds, count)
+    level = random.normal(4.0, 0.8, kinds)
+    within = random.uniform(0.05, 0.3, kinds)
+    between = random.uniform(0.03, 0.2)
+
+    def execution() -> np.ndarray:
+        whole = between * random.standard_normal()
+        apart = 0.5 * between * random.standard_normal(kinds)
+        times = np.exp(level[kind] + whole + apart[kind] + within[kind] * random.normal(size=count))
+        slow = random.random(count) < STRAGGLERS
+        return np.where(slow, times * random.uniform(2.0, 4.0, count), times)
+
+    earlier = [execution() for _ in range(int(random.integers(1, 6)))]
+    own = to_columns(
+        np.tile(kind, len(earlier)), np.repeat(np.arange(len(earlier)), count), earlier
+    )
+    columns = joined([own, *others], kinds)
+    model = learn_runtimes(columns, int(columns.kind.max()) + 1, 2)
+    known = KnownRuntimes(
+        model=model,
+        tasks=CampaignTasks(
+            kind=kind,
+            features=np.zeros((count, 0)),
+            estimate=np.full(count, np.nan),
+            elapsed=np.zeros(count),
+            tries=np.ones(count, np.int64),
+        ),
+        kinds=tuple(f"k{number}" for number in range(kinds)),
+        sites={"a": 0, "b": 1},
+        executions=len(earlier),
+        observed=count * len(earlier),
+    )
+    error = np.exp(random.uniform(np.log(0.3), np.log(3.0), kinds))
+    typical = np.exp(level)[kind]
+    fastest, _ = outcome(typical, (16, 16))
+    middling, _ = outcome(typical, CHOICES[int(random.integers(len(CHOICES)))])
+    deadline = fastest * 2.5 + random.uniform(0.0, 1.5) * max(middling - fastest, 0.0)
+    return Case(kind, execution(), (np.exp(level) * error)[kind], known, own, float(deadline))
+
+
+def to_columns(
+    kind: np.ndarray, execution: np.ndarray, seconds: Sequence[np.ndarray]
+) -> RuntimeColumns:
+    """Return observed run times as columns, all at the first site."""
+    work = np.concatenate(seconds)
+    n = len(work)
+    return RuntimeColumns(
+        kind=kind,
+        execution=execution,
+        site=np.zeros(n, np.int64),
+        work=work,
+        whole=np.ones(n, np.bool_),
+        failed=np.zeros(n, np.bool_),
+        busy=np.full(n, np.nan),
+        estimate=np.full(n, np.nan),
+        features=np.zeros((n, 0)),
+    )
+
+
+def joined(parts: Sequence[RuntimeColumns], kinds: int) -> RuntimeColumns:
+    """Return all columns; kinds and executions of each further campaign get new numbers."""
+    kind, execution, work = [parts[0].kind], [parts[0].execution], [parts[0].work]
+    first_kind, first_execution = kinds, int(parts[0].execution.max()) + 1
+    for part in parts[1:]:
+        kind.append(part.kind + first_kind)
+        execution.append(part.execution + first_execution)
+        work.append(part.work)
+        first_kind += int(part.kind.max()) + 1
+        first_execution += int(part.execution.max()) + 1
+    return to_columns(np.concatenate(kind), np.concatenate(execution), work)
+
+
+def outcome(
+    seconds: np.ndarray,
+    choice: Sequence[int],
+    added: Sequence[int] = (0, 0),
+    moment: float = 0.0,
+) -> tuple[float, float]:
+    """
+    Return end and cost of tasks on processors of both sites, given out as they become free.
+
+    Parameters
+    ----------
+    added, moment
+        Processors of each site that come later, and when.
+    """
+    n = len(seconds)
+    leases = [(site, count, 0.0) for site, count in enumerate(choice) if count]
+    leases += [(site, count, moment) for site, count in enumerate(added) if count]
+    problem = DispatchProblem(
+        lease=np.full(n, ANYWHERE),
+        width=np.ones(n, np.int64),
+        parents=np.zeros(n, np.int64),
+        first_child=np.zeros(n + 1, np.int64),
+        children=np.zeros(0, np.int64),
+        processors=np.array([count for _, count, _ in leases]),
+    )
+    slowness = np.array([[1 / SPEEDS[site] for site, _, _ in leases]])
+    opening = np.array([[start for _, _, start in leases]])
+    found = replay_dispatch(problem, seconds[None, :], opening, slowness)
+    paid = sum(
+        PRICES[site] * count * max(found.last_use[0, at] - start, 0.0)
+        for at, (site, count, start) in enumerate(leases)
+    )
+    return float(found.end[0]), float(paid)
+
+
+def by_points(seconds: np.ndarray, deadline: float, margin: float) -> tuple[int, int]:
+    """Return the cheapest choice that keeps a deadline if tasks take a share more than told."""
+    found = [(outcome(seconds * (1 + margin), choice), choice) for choice in CHOICES]
+    keeping = [(cost, choice) for (end, cost), choice in found if end <= deadline]
+    return min(keeping)[1] if keeping else min((end, choice) for (end, _), choice in found)[1]
+
+
+def by_odds(case: Case) -> tuple[tuple[int, int], bool]:
+    """Return the cheapest choice that keeps the deadline surely enough, and if there is one."""
+    tasks = tuple(Task(id=f"t{i}", name=case.known.kinds[k]) for i, k in enumerate(case.kind))
+    forecaster = CampaignForecaster(Workflow(tasks), case.known, draws=DRAWS)
+    speeds = {"a": SPEEDS[0], "b": SPEEDS[1]}
+    found = []
+    for choice in CHOICES:
+        purchases = [
+            Purchase(
+                slot=Slot(
+                    site=site,
+                    start=0.0,
+                    duration=1e9,
+                    processors=count,
+                    unit_price=price,
+                    leased=True,
+                )
+            )
+            for site, count, price in zip("ab", choice, PRICES, strict=True)
+            if count
+        ]
+        forecast = forecaster.of_plan(purchases, (), speeds)
+        assert forecast.cost is not None
+        odds = forecast.end.probability(case.deadline)
+        found.append((odds, forecast.cost.quantile(0.5), choice))
+    sure = [(cost, choice) for odds, cost, choice in found if odds >= CONFIDENCE]
+    if sure:
+        return min(sure)[1], True
+    return max((odds, -cost, choice) for odds, cost, choice in found)[2], False
+
+
+def adaptive(case: Case) -> tuple[float, float]:
+    """Choose by the user's word; after a quarter of the tasks, add what the rest then needs."""
+    first = by_points(case.stated, case.deadline, 0.0)
+    count = max(1, len(case.seconds) // 4)
+    moment = outcome(case.seconds[:count], first)[0]
+    ended = np.arange(len(case.seconds)) < count
+    ratio = np.full(len(case.seconds), np.median(case.seconds[ended] / case.stated[ended]))
+    for kind in np.unique(case.kind[ended]):
+        of_kind = case.kind == kind
+        ratio[of_kind] = np.median(case.seconds[ended & of_kind]) / case.stated[of_kind][0]
+    expected = np.where(ended, case.seconds, case.stated * ratio)
+    more = [(a, b) for a, b in [(0, 0), *CHOICES] if a + first[0] <= 16 and b + first[1] <= 16]
+    found = [(outcome(expected, first, added, moment), added) for added in more]
+    keeping = [(cost, added) for (end, cost), added in found if end <= case.deadline]
+    added = min(keeping)[1] if keeping else min((end, added) for (end, _), added in found)[1]
+    return outcome(case.seconds, first, added, moment)
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    bench = Benchmark(__file__, __doc__)
+    prefer_machine_code()
+    count = bench.of(1000, 200, 8)
+    random = np.random.default_rng(SEED)
+    others: list[RuntimeColumns] = []
+    kept: dict[str, list[tuple[bool, float]]] = {}
+    sure = []
+    for _ in range(count):
+        case = draw_case(random, others[-6:])
+        medians = case.known.medians()
+        results = {}
+        for name, times, margin in (
+            ("the user's word", case.stated, 0.0),
+            ("the user's word + 20 %", case.stated, 0.2),
+            ("the user's word + 50 %", case.stated, 0.5),
+            ("medians of earlier runs", medians, 0.0),
+            ("medians + 20 %", medians, 0.2),
+            ("medians + 50 %", medians, 0.5),
+        ):
+            results[name] = outcome(case.seconds, by_points(times, case.deadline, margin))
+        results["the user's word, adaptive"] = adaptive(case)
+        choice, is_sure = by_odds(case)
+        results["odds of 90 %"] = outcome(case.seconds, choice)
+        sure.append(is_sure)
+        for name, (end, cost) in results.items():
+            kept.setdefault(name, []).append((end <= case.deadline, cost))
+        others.append(case.earlier)
+    is_sure = np.array(sure)
+    table = bench.table(
+        f"{count} campaigns; {is_sure.mean():.0%} have a choice of 90 %, seed {SEED}",
+        "rule",
+        "kept, all",
+        "kept, 90 % had",
+        "+- 95 %",
+        "cost by odds'",
+        "cost per kept",
+    )
+    reference = np.array([cost for _, cost in kept["odds of 90 %"]])
+    for name, rows in kept.items():
+        met = np.array([one for one, _ in rows])
+        cost = np.array([one for _, one in rows])
+        among = met[is_sure]
+        share = float(among.mean()) if len(among) else float("nan")
+        table.add(
+            name,
+            float(met.mean()),
+            share,
+            1.96 * float(np.sqrt(max(share * (1 - share), 0.0) / max(len(among), 1))),
+            float(cost.sum() / reference.sum()),
+            float(cost.sum() / max(met.sum(), 1)),
+        )
+    if bench.size == "full":
+        met = {n: np.array([one for one, _ in rows])[is_sure] for n, rows in kept.items()}
+        spent = {n: float(sum(cost for _, cost in rows)) for n, rows in kept.items()}
+        as_good = [n for n in kept if met[n].mean() >= CONFIDENCE and n != "odds of 90 %"]
+        figures = [
+            at_least("deadlines kept by odds", float(met["odds of 90 %"].mean()), CONFIDENCE)
+        ]
+        for name in as_good:
+            figures.append(
+                at_most(f"cost of odds by {name}", spent["odds of 90 %"] / spent[name], 1.0)
+            )
+        bench.figures("Aims: kept with the confidence, at no more than any rule that does", figures)
+    bench.write()
+
+
+if __name__ == "__main__":
+    main()
