@@ -16,8 +16,8 @@ from bursar.history.selection import Selection
 from bursar.history.store import History
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status, Task
-from bursar.runs.recording.history_recorder import history_file
 from bursar.runs.recording.run_observations import RunObserver, even_sample
+from bursar.runs.recording.user_history import history_file
 
 CAMPAIGN = """
 [campaign]

@@ -27,7 +27,7 @@ from bursar.model.matching import Matching
 from bursar.model.site import SiteFacts
 from bursar.model.task import Call, Outcome, Status, Task
 from bursar.runs.executor_engine import ExecutorEngine
-from bursar.runs.recording.history_recorder import stated_history
+from bursar.runs.recording.user_history import stated_history
 from bursar.worker.call_results import ValueRefusedError, result_of_data
 from bursar.worker.raised import RemoteError
 

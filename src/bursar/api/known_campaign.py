@@ -15,7 +15,7 @@ from bursar.history.forecast_records import FoundScores
 from bursar.history.store import History
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.site import SiteFacts
-from bursar.runs.recording.history_recorder import open_history, stated_history
+from bursar.runs.recording.user_history import open_history, stated_history
 
 if TYPE_CHECKING:
     from bursar.forecasts.known_runtimes import KnownRuntimes, ObservationSource

@@ -54,7 +54,7 @@ from bursar.runs.folder import RunFolder, find_task
 from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
-from bursar.runs.recording.history_recorder import stated_history
+from bursar.runs.recording.user_history import stated_history
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.task_needs import check_needs, memory_note
 from bursar.sites.owners import known_owners

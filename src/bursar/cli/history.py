@@ -306,7 +306,7 @@ def forget(
 
 
 def _opened(chosen: str | None) -> "History":
-    from bursar.runs.recording.history_recorder import open_history
+    from bursar.runs.recording.user_history import open_history
 
     opened = open_history(chosen or "")
     if opened is None:

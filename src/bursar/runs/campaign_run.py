@@ -37,11 +37,8 @@ from bursar.runs.forecasting.forecast_truths import STOPPED, complete_truths
 from bursar.runs.forecasting.run_forecast import RunForecast
 from bursar.runs.notices import RunNotices, read_targets
 from bursar.runs.payments import RunPayments
-from bursar.runs.recording.history_recorder import (
-    HistoryRecorder,
-    history_to_write,
-    run_recorder,
-)
+from bursar.runs.recording.history_recorder import HistoryRecorder, run_recorder
+from bursar.runs.recording.user_history import history_to_write
 from bursar.runs.reuse_store import ReuseRecorder
 from bursar.runs.run_market import prepare_lots
 from bursar.runs.run_record import read_run, summarise

@@ -25,7 +25,8 @@ from bursar.runs.environment import TICK, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder
 from bursar.runs.incarnations import leases_of
-from bursar.runs.recording.history_recorder import NOT_ADDED, calls_recorder
+from bursar.runs.recording.history_recorder import calls_recorder
+from bursar.runs.recording.user_history import NOT_ADDED
 from bursar.runs.supply import PlannedSupply
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook

@@ -16,6 +16,7 @@ from bursar.model.task import Outcome, Task
 from bursar.runs.folder import RunFolder, RunManifest
 from bursar.runs.recording.batches import RecordBatches
 from bursar.runs.recording.run_observations import MOST_A_SECOND, RunObserver
+from bursar.runs.recording.user_history import NOT_ADDED, history_to_write
 from bursar.runs.run_record import RunRecord
 from bursar.sqlite_file import warn_on_stderr
 
