@@ -186,7 +186,8 @@ def write_report(
     from bursar.report.run_tables import print_summary
     from bursar.runs.folder import RunFolder
     from bursar.runs.forecasting.forecast_truths import complete_truths
-    from bursar.runs.recording.history_recorder import add_lost_batches, history_to_write
+    from bursar.runs.recording.history_recorder import add_lost_batches
+    from bursar.runs.recording.user_history import history_to_write
     from bursar.runs.run_record import read_run, summarise
     from bursar.runs.run_reports import report_to, write_reports
 

@@ -12,10 +12,8 @@ from bursar.model.errors import BursarError
 from bursar.model.money import from_micros
 from bursar.report.run_report import RunClock
 from bursar.runs.amendments import AMENDED, AmendmentReply
-from bursar.runs.recording.history_recorder import (
-    NOT_ADDED,
-    execution_name,
-)
+from bursar.runs.recording.history_recorder import execution_name
+from bursar.runs.recording.user_history import NOT_ADDED
 from bursar.runs.run_record import RunRecord
 from bursar.sqlite_file import warn_on_stderr
 
