@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from bursar.history.forecast_records import FoundScores
 from bursar.history.store import History
 from bursar.model.campaign import Campaign, Workflow
+from bursar.model.errors import BursarError
 from bursar.model.site import SiteFacts
 from bursar.runs.recording.user_history import open_history, stated_history
+from bursar.sqlite_file import warn_on_stderr
 
 if TYPE_CHECKING:
     from bursar.forecasts.known_runtimes import KnownRuntimes, ObservationSource
@@ -69,29 +71,41 @@ def foresee(
         The history or its file; ``"none"``: there is none; None: as the variable
         ``BURSAR_HISTORY`` says, else the user's.
 
-    Raises
-    ------
-    InputError, BursarError
-        When the history cannot be read.
+    Returns
+    -------
+    ForeseenCampaign
+        Without run times, and with a line on stderr, where the history cannot be read.
     """
-    source = history
-    if source is None or isinstance(source, str | Path):
-        source = open_history(stated_history(source))
-        if source is None or not source.path.exists():
-            return ForeseenCampaign(campaign=campaign)
-    from bursar.forecasts.known_runtimes import known_runtimes  # late: it loads the kernels
-
-    known = known_runtimes(campaign, [site.name for site in sites], source)
-    if not known.executions:
+    try:
+        known, scores = _looked_up(campaign, sites, history)
+    except BursarError as error:
+        warn_on_stderr(f"run times are not known from earlier runs: {error}")
+        known, scores = None, ((), ())
+    if known is None or not known.executions:
         return ForeseenCampaign(campaign=campaign)
     expected = known.medians().tolist()
     tasks = tuple(
         task if math.isnan(seconds) else replace(task, runtime=seconds)
         for task, seconds in zip(campaign.workflow.tasks, expected, strict=True)
     )
-    scores: FoundScores = ((), ())
-    if isinstance(source, History):
-        scores = source.forecast_scores(campaign.name, known.basis, 0.0)
     return ForeseenCampaign(
         campaign=replace(campaign, workflow=Workflow(tasks)), known=known, scores=scores
     )
+
+
+def _looked_up(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    history: "str | Path | ObservationSource | None",
+) -> "tuple[KnownRuntimes | None, FoundScores]":
+    source = history
+    if source is None or isinstance(source, str | Path):
+        source = open_history(stated_history(source))
+        if source is None or not source.path.exists():
+            return None, ((), ())
+    from bursar.forecasts.known_runtimes import known_runtimes  # late: it loads the kernels
+
+    known = known_runtimes(campaign, [site.name for site in sites], source)
+    if not isinstance(source, History):
+        return known, ((), ())
+    return known, source.forecast_scores(campaign.name, known.basis, 0.0)

@@ -230,7 +230,11 @@ def run(
     if any(task.data or task.registers for task in campaign.workflow.tasks):
         check_storages(facts)
     check_needs(
-        campaign, facts, anywhere=policy.kind in ("economy", "matched"), programs=not anyway
+        campaign,
+        facts,
+        anywhere=policy.kind in ("economy", "matched"),
+        programs=not anyway,
+        tell=partial(print, file=sys.stderr) if progress else None,
     )
 
     # What the account holds bounds the cost; only a stated budget is there for a plan to spend.

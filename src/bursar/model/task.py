@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bursar.model.matching import Matching
+from bursar.model.surroundings import CondaEnvironment, Container, Modules, UvEnvironment
 
 # What a task does: a sequence of steps, carried out in its working directory.
 
@@ -145,6 +146,10 @@ Step = (
     | StandardInput
     | Inherit
     | Secret
+    | Container
+    | CondaEnvironment
+    | UvEnvironment
+    | Modules
     | OnError
     | Substitute
     | Write

@@ -7,11 +7,46 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from bursar.model.task import Copy
 
 
 class StagingError(Exception):
     """A file is missing or cannot be staged: the attempt fails with this one-line message."""
+
+
+class FileNamespace(Protocol):
+    """
+    Files that tasks take from and add to.
+
+    All methods raise :class:`StagingError` when that cannot be.
+    """
+
+    def find(self, name: str) -> str:
+        """Return the path to read ``name`` from."""
+
+    def target(self, name: str) -> str:
+        """Return the path to write ``name`` to, and make the folder."""
+
+    def directory(self, name: str) -> str:
+        """Make a folder among the files, and return the path."""
+
+    def stage_in(self, folder: str, name: str) -> None:
+        """Put an input into a working directory."""
+
+    def make_room(self, folder: str, name: str) -> None:
+        """Make the parent folder of a file in a working directory."""
+
+    def publish(self, folder: str, name: str, *, stays: bool) -> None:
+        """
+        Puts an output of a working directory among the files.
+
+        Parameters
+        ----------
+        stays
+            The working directory goes on to be used, and what lies there may change.
+        """
 
 
 class RootNamespace(NamedTuple):
@@ -161,6 +196,27 @@ def copy(source: str, target: str) -> None:
             _in_one_step(source, target, _copy_file)
     except (OSError, shutil.Error) as error:
         raise StagingError(f"cannot copy {source} to {target}: {error}") from None
+
+
+def copy_for(step: Copy, root: FileNamespace, folder: str) -> None:
+    """
+    Carry out a step that copies between the root and a task's working directory.
+
+    Raises
+    ------
+    StagingError
+        When it cannot be done.
+    """
+    source, target = step.source, step.target
+    found = root.find(source) if step.source_at_root else os.path.join(folder, source)
+    if not os.path.lexists(found):
+        raise StagingError(f'"{source}" does not exist')
+    if step.target_at_root:
+        # A target that ends in a slash is a folder to copy into: a name below it has it made.
+        goal = root.target(os.path.join(target, "x"))[:-2] if target.endswith("/") else None
+        copy(found, goal or root.target(target))
+    else:
+        copy(found, os.path.join(folder, target))
 
 
 def check_kind(path: str, what: str) -> None:
