@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from bursar.forecasts.campaign_forecast import CampaignForecast
     from bursar.runs.forecasting.standing_forecast import StandingForecaster
 
-FIRST = 1.0
-"""Seconds after which the first forecast is made: a shorter run has none."""
+FIRST, FIRST_OF_EACH = 1.0, 1e-3
+"""
+Seconds after which the first forecast is made, and seconds more for each task: a shorter run has
+none, since a forecast would take a notable part of its processor time.
+"""
 
 PAUSE = 2.0
 """Seconds between two forecasts, at least."""
@@ -139,7 +142,7 @@ class LiveForecast:
         begun = clock()
         # As the run stands before any task has ended, whenever the forecast of that is made.
         standing = self._reader.read(execution, supply)
-        await asyncio.sleep(FIRST)
+        await asyncio.sleep(FIRST + FIRST_OF_EACH * len(self._campaign.workflow.tasks))
         while True:
             if self._is_due(clock(), begun, supply):
                 cost = time.thread_time()
