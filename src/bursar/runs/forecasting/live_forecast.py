@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bursar.forecasts.campaign_forecast import CampaignForecast
     from bursar.runs.forecasting.standing_forecast import StandingForecaster
 
-FIRST, FIRST_OF_EACH = 1.0, 1e-3
+FIRST, FIRST_OF_EACH = 1.0, 2e-3
 """
 Seconds after which the first forecast is made, and seconds more for each task: a shorter run has
 none, since a forecast would take a notable part of its processor time.

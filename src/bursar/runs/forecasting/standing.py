@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.allocation import Allocation
@@ -18,8 +19,7 @@ NEWEST_ENDS = 5000
 """Ended attempts of the run that a forecast learns from, the newest."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedAttempt:
+class EndedAttempt(NamedTuple):
     """
     An attempt of the run that has ended.
 
@@ -38,8 +38,7 @@ class EndedAttempt:
     busy: float
 
 
-@dataclass(frozen=True, slots=True)
-class RunningAttempt:
+class RunningAttempt(NamedTuple):
     """
     An attempt that runs.
 
