@@ -444,6 +444,7 @@ def test_more_processors_are_offered_where_they_keep_the_goal(tmp_path: Path) ->
         attempts=(),
         spent=0.0,
         leases={"lease-1": Purchase(slot=slot)},
+        held={"cluster": 4},
         lease_of=dict.fromkeys(range(TASKS), "lease-1"),
         plan=None,
         goal=Goal(deadline=2400.0, budget=120.0),

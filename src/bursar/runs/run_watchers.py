@@ -183,15 +183,20 @@ class ReplanMonitor:
         self._odds = fan.odds
         left = update.forecast.end.quantile(0.5) - update.standing.now
         late = update.forecast.end.quantile(goal.confidence) - update.standing.now
-        # Planned for run times that are not exceeded with the confidence, rather than for the
-        # expected ones.
         longer = min(max(late / left if left > 0 else 1.0, 1.0), LONGEST)
-        stretch = self.forecast.pace.stretch * longer
-        plan = await self.supply.sketch(stretch)
-        if plan is None or not plan.purchases:
-            return
-        odds = await live.odds_of(update, plan)
-        if odds is None or odds < fan.odds + BETTER or self.supply.is_planning:
+        odds, stretch = 0.0, self.forecast.pace.stretch
+        # Planned for the expected run times; then for those that are not exceeded with the
+        # confidence, by which a plan is faster where the money allows it.
+        for factor in (1.0, longer):
+            plan = await self.supply.sketch(self.forecast.pace.stretch * factor)
+            if plan is None or not plan.purchases:
+                continue
+            found = await live.odds_of(update, plan)
+            if found is not None and found > odds:
+                odds, stretch = found, self.forecast.pace.stretch * factor
+            if odds >= goal.confidence:
+                break
+        if odds < fan.odds + BETTER or self.supply.is_planning:
             return
         self._times += 1
         reason = (

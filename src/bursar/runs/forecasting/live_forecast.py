@@ -106,6 +106,7 @@ class LiveForecast:
         self._kept: set[float] = set()
         self._scores: dict[tuple[str, float], FoundScores] = {}
         self._cost = 0.0
+        self._complaint = ""
         self._last = -math.inf
         self._seen = -1
         self.latest: ForecastUpdate | None = None
@@ -151,6 +152,9 @@ class LiveForecast:
                 self._last, self._seen = clock(), self._reader.ended
                 self._cost += time.thread_time() - cost
                 update = await asyncio.to_thread(self._update, standing)
+                if self._complaint:  # told here, as people are told from the loop only
+                    self._tell(self._complaint)
+                    self._complaint = ""
                 if update is not None:
                     self.latest = update
                     await on_update(update)
@@ -229,7 +233,7 @@ class LiveForecast:
                 self._history.add_forecast(self._facts, kept)
             except BursarError as error:
                 self._history = None
-                self._tell(NOT_KEPT.format(error))
+                self._complaint = NOT_KEPT.format(error)
         return ForecastUpdate(standing=standing, forecast=forecast, fan=fan, share=share)
 
     def _made(
@@ -255,9 +259,7 @@ class LiveForecast:
         began = time.thread_time()
         with self._using:
             assert self._forecaster is not None
-            held: dict[str, int] = {}
-            for one in update.standing.leases.values():
-                held[one.slot.site] = held.get(one.slot.site, 0) + one.slot.processors
+            held = update.standing.held
             free = {site.name: site.processors - held.get(site.name, 0) for site in self._sites}
             found = find_remedy(
                 update.standing,

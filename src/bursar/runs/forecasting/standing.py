@@ -1,7 +1,7 @@
 """How a run stands at one moment, as far as a forecast of its end and cost needs to know."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -74,6 +74,8 @@ class RunStanding:
     leases
         Processors that are held or promised, by the names of their leases; starts are seconds from
         the run's begin.
+    held
+        Processors of all leases at each site, also those that other runs use now.
     lease_of
         Lease to which each task is bound, by the task's number; another name, or none: the task
         runs on whatever there is.
@@ -88,6 +90,7 @@ class RunStanding:
     attempts: Sequence[EndedAttempt]
     spent: float
     leases: Mapping[str, Purchase]
+    held: Mapping[str, int]
     lease_of: Mapping[int, str]
     plan: Plan | None
     goal: Goal
@@ -127,6 +130,10 @@ class StandingReader:
         """Return how the run stands now."""
         now, first = execution.dispatcher.now(), execution.dispatcher.now() - execution.elapsed
         figures = execution.dispatcher.figures
+        allocations = execution.provision.allocations()
+        held: Counter[str] = Counter()
+        for one in allocations:
+            held[one.site] += 0 if one.is_over else one.processors
         return RunStanding(
             now=now - first,
             moment=now,
@@ -137,7 +144,8 @@ class StandingReader:
             ],
             attempts=list(self._attempts),
             spent=execution.spent,
-            leases=purchases_of(execution.provision.allocations(), figures.room(), now, first),
+            leases=purchases_of(allocations, figures.room(), now, first),
+            held=held,
             lease_of=dict(supply.run.bindings.lease_of),
             plan=supply.plan if isinstance(supply, PlannedSupply) else None,
             goal=execution.goal,
