@@ -343,7 +343,7 @@ def test_a_run_is_planned_again_when_its_odds_fall_and_another_plan_has_better_o
     run = ForecastRun(tmp_path, history_in(tmp_path), slow, goal=Goal(deadline=4000.0))
 
     async def replan(snapshot: RunSnapshot) -> Plan:
-        assert snapshot.stretch > 1.0
+        assert snapshot.stretch >= 1.0
         left = [i for i in range(TASKS) if i not in snapshot.ended]
         placed = plan_of(12).placements[: len(left)]
         return replace(
@@ -359,6 +359,22 @@ def test_a_run_is_planned_again_when_its_odds_fall_and_another_plan_has_better_o
     assert max(lease.processors for lease in read_run(run.folder).leases) == 12
     # What was forecast of the old plan is compared with what came of both.
     assert all(one.truth.end == pytest.approx(summary["makespan_s"], abs=0.1) for one in run.kept)
+
+
+def test_a_plan_of_unknown_run_times_is_not_followed(tmp_path: Path) -> None:
+    """It does not say where tasks run: they would wait while their processors are paid."""
+    slow = [1.5 * seconds for seconds in usual()]
+    run = ForecastRun(tmp_path, history_in(tmp_path), slow, goal=Goal(deadline=4000.0))
+    asked = []
+
+    async def replan(snapshot: RunSnapshot) -> Plan:
+        asked.append(snapshot)
+        return replace(plan_of(12), placements=(), makespan=None, cost=None)
+
+    summary = run.live(replan=replan)
+    assert asked
+    assert summary["succeeded"] == TASKS
+    assert {lease.processors for lease in read_run(run.folder).leases} == {4}
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("stopped", "stopped by the user"), ("amended", "")])

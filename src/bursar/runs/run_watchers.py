@@ -189,7 +189,8 @@ class ReplanMonitor:
         # confidence, by which a plan is faster where the money allows it.
         for factor in (1.0, longer):
             plan = await self.supply.sketch(self.forecast.pace.stretch * factor)
-            if plan is None or not plan.purchases:
+            # A plan of unknown run times does not say where tasks run.
+            if plan is None or plan.makespan is None or not plan.placements:
                 continue
             found = await live.odds_of(update, plan)
             if found is not None and found > odds:

@@ -58,6 +58,7 @@ class RunForecast:
             name = execution_name(folder, info)
             facts = execution_facts(name, info.campaign, info.created, info.sites)
             self.live = LiveForecast(campaign, info.sites, environment.history, facts, tell)
+        self._is_estimated = all(task.runtime is not None for task in campaign.workflow.tasks)
         self._journalled = JournalPace()
         self._odds = OddsWatch()
         self._goal: Goal | None = None
@@ -117,7 +118,8 @@ class RunForecast:
         if not has_fallen or self.live is None:
             return
         supply = self._supply
-        can_rebuy = isinstance(supply, PlannedSupply) and supply.can_rebuy
+        # A plan of unknown run times is never better, whatever it buys.
+        can_rebuy = isinstance(supply, PlannedSupply) and supply.can_rebuy and self._is_estimated
         remedy = await self.live.remedy(update, can_rebuy=can_rebuy)
         line = odds_line(
             self._named(),
