@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from bursar.history.store import History
 
 Kind = Annotated[
-    str | None, typer.Option("--kind", metavar="KIND", help="Only tasks of this kind.")
+    str | None, typer.Option("--kind", metavar="KIND", help="Take only tasks of this kind.")
 ]
 Execution = Annotated[
     str | None,
     typer.Option(
         "--execution",
         metavar="NAME",
-        help="Only tasks of this execution: the name of a run, or as bursar history show lists it.",
+        help="Take only tasks of this execution: the name of a run, or the name that "
+        "bursar history show lists.",
     ),
 ]
 Before = Annotated[
@@ -35,7 +36,8 @@ Before = Annotated[
     typer.Option(
         "--before",
         metavar="TIME",
-        help="Only tasks that began before this date (2026-11-01), or longer ago than this (90d).",
+        help="Take only tasks that began before this date (2026-11-01), or longer ago than "
+        "this (90d).",
     ),
 ]
 

@@ -61,7 +61,7 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
     if summary["state"] in ("new", "running"):
         console.print(f"look at it with: bursar attach {summary['run']}", soft_wrap=True)
     # Only where resuming does something: other runs have ended.
-    if summary["state"] in ("interrupted", "budget-stopped", "unsettled"):
+    if summary["state"] in ("probed", "interrupted", "budget-stopped", "unsettled"):
         more = " --budget AMOUNT" if summary["state"] == "budget-stopped" else ""
         console.print(f"go on with: bursar run --resume {summary['run']}{more}", soft_wrap=True)
 

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -44,6 +44,7 @@ from bursar.runs.run_market import prepare_lots
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
 from bursar.runs.run_watchers import (
+    ProbeSupply,
     ReplanMonitor,
     RunSignals,
     end_by_signals,
@@ -80,6 +81,7 @@ def execute_campaign(
     written_up: bool = True,
     progress: bool = False,
     anyway: bool = False,
+    only: Collection[int] = (),
 ) -> dict[str, Any]:
     """
     Run the remaining tasks of a campaign, and write results, bill and report.
@@ -100,6 +102,8 @@ def execute_campaign(
         Whether the run's progress is shown on stderr.
     anyway
         Whether to begin though the account that pays has less than the plan costs.
+    only
+        Numbers of the tasks after which the run ends; empty: all.
 
     Returns
     -------
@@ -128,6 +132,10 @@ def execute_campaign(
         if environment is None:
             values = paying.enter_context(secrets_withheld(campaign.workflow.tasks, info.sites))
             environment = _real(info, campaign, plan, folder, replan)
+            if only:
+                environment = replace(
+                    environment, supply=ProbeSupply(plan, only), is_forecast=False
+                )
             environment = replace(environment, secrets=values)
         with asyncio.Runner(loop_factory=environment.loop) as runner:
             try:
@@ -338,6 +346,8 @@ def _state(execution: RunExecution) -> RunState:
             return "budget-stopped"
         case "goal" if not done:
             return "goal-stopped"
+        case "probe" if not done:
+            return "probed"
     return "finished" if done else "failed"
 
 

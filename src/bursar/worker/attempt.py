@@ -5,7 +5,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from bursar.dispatch.folders import attempt_folder, remove_tree
 from bursar.dispatch.linux_processes import TASK
@@ -16,6 +19,7 @@ from bursar.model.task import (
     Call,
     Copy,
     Exec,
+    Gather,
     OnError,
     Outcome,
     Redirect,
@@ -35,7 +39,7 @@ from bursar.worker.program_surroundings import (
 )
 from bursar.worker.python_calls import CallAnswer, is_plain
 from bursar.worker.spawning import ProcessUsage, how_ended
-from bursar.worker.staging import StagingError, copy_for, link_in, substitute
+from bursar.worker.staging import StagingError, copy_for, gather, link_in, substitute
 from bursar.worker.workspace import log_name, when_changed
 
 if TYPE_CHECKING:
@@ -311,8 +315,7 @@ class Attempt:
 
     def _prepare(self) -> None:
         job, home = self.job, self.home
-        if job.home:
-            # Only jobs of a service come from users who are not the worker's own, and have a home.
+        if job.home:  # of a service, whose users are not the worker's own
             check_environment(job.environment)
         if not job.steps and self._scratch:
             return
@@ -355,8 +358,7 @@ class Attempt:
                 self._spawn_beside(command)
             return command is not None
         match step:
-            case Exec():
-                argv = step.argv
+            case Exec(argv=argv):
                 if not argv:
                     raise ValueError("there is no program to run")
                 program = self._doing = argv[0]
@@ -376,14 +378,18 @@ class Attempt:
             case Redirect(stream, path, append):
                 self._redirect(0 if stream == "stdout" else 1, path, append)
             case Secret(names):
-                self._check_secrets(names)
+                # Not every way to a worker carries them.
+                if lacking := [name for name in names if name not in self.job.secrets]:
+                    raise StagingError(f'no value of the secret "{lacking[0]}" has come here')
             case OnError(ignore):
                 self._ignore = ignore
             case Substitute(source, target, values):
                 substitute(self._at_node(source), self._at_node(target), values)
             case Write(path, text):
-                with open(self._at_node(path), "w", encoding="utf-8") as file:
-                    file.write(text)
+                Path(self._at_node(path)).write_text(text, encoding="utf-8")
+            case Gather(files):
+                told = gather(self.home.files.stage_in, self._folder, files)
+                self.job = replace(self.job, environment=self.job.environment | told)
         return False
 
     def _find(self, program: str) -> str:
@@ -392,12 +398,6 @@ class Attempt:
             return self._around.find(program, self.job, self.place)
         path = self.job.environment.get("PATH", self.place.environment["PATH"])
         return self.place.find(program, path)
-
-    def _check_secrets(self, names: tuple[str, ...]) -> None:
-        """Refuse to run a task without a secret, which not every way to a worker carries."""
-        for name in names:
-            if name not in self.job.secrets:
-                raise StagingError(f'no value of the secret "{name}" has come here')
 
     def _at_node(self, path: str) -> str:
         return os.path.join(self._folder, path)

@@ -6,10 +6,10 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from bursar.model.task import Copy
+from bursar.model.task import INPUTS_FILE, Copy, gathering_variables
 
 
 class StagingError(Exception):
@@ -49,6 +49,10 @@ class FileNamespace(Protocol):
         """
 
 
+class AbsentFileError(StagingError):
+    """A file that a task reads is not there."""
+
+
 class RootNamespace(NamedTuple):
     """
     The run's root name space.
@@ -78,7 +82,7 @@ class RootNamespace(NamedTuple):
             path = os.path.join(folder, name)
             if os.path.lexists(path):
                 return path
-        raise StagingError(f'"{name}" is neither in the campaign\'s folder nor made by the run')
+        raise AbsentFileError(f'"{name}" is neither in the campaign\'s folder nor made by the run')
 
     def target(self, name: str) -> str:
         """
@@ -345,3 +349,32 @@ def substitute(source: str, target: str, values: Mapping[str, str]) -> None:
     made = _NAME.sub(lambda m: values.get(m[1] or m[2], m[0]), text)
     with open(target, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         file.write(made)
+
+
+def gather(
+    stage_in: Callable[[str, str], None], folder: str, files: Sequence[str]
+) -> dict[str, str]:
+    """
+    Bring those of some files that are there into a working directory, and list them there.
+
+    Parameters
+    ----------
+    stage_in
+        Puts a file, by name, into a folder.
+
+    Returns
+    -------
+    dict
+        Variables that tell the programs which of the files are absent.
+    """
+    there: list[str] = []
+    absent: list[str] = []
+    for name in files:
+        try:
+            stage_in(folder, name)
+            there.append(name)
+        except AbsentFileError:
+            absent.append(name)
+    with open(os.path.join(folder, INPUTS_FILE), "w", encoding="utf-8") as file:
+        file.writelines(f"{name}\n" for name in there)
+    return gathering_variables(absent)

@@ -24,6 +24,7 @@ WHY_STOPPED = {
     "user": "the run was stopped by the user",
     "budget": "the run was cut by its budget",
     "goal": "the run was stopped, since its goal was out of reach",
+    "probe": "only run times were measured",
     "fault": "the run was ended by a fault",
 }
 _AMENDED = "the goal was amended"
