@@ -79,10 +79,10 @@ def show_forecasts(
     as_json: AsJson = False,
 ) -> None:
     """
-    Show how forecasts of runs came out: how often they held, and how far they missed.
+    Show how forecasts of runs came out.
 
-    What was forecast when 0, 10, 25, 50 and 75 % of a run's tasks had ended is compared with the
-    end and the cost that it came to.
+    The tables say how often they held, and how far they missed: what was forecast when 0, 10, 25,
+    50 and 75 % of a run's tasks had ended is compared with the end and the cost that it came to.
     """
     from bursar.report.forecast_views import (
         calibration_chart,
