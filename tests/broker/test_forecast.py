@@ -2,7 +2,7 @@
 
 import pytest
 
-from bursar.broker.feasibility import Forecast
+from bursar.broker.feasibility import PaceEstimate
 from bursar.model.campaign import Workflow
 from bursar.model.plan import Plan, Purchase
 from bursar.model.slot import Slot
@@ -42,13 +42,13 @@ def bag(*runtimes: float | None) -> Workflow:
 
 def test_before_anything_has_ended_the_estimates_count() -> None:
     """Work left over processors, and over the share of their time that can be used."""
-    assert Forecast(bag(4, 4, 4, 4), plan(2)).finish(0.0) == 8
-    assert Forecast(bag(4, 4, 4, 4), plan(2, 0.5)).finish(1.0) == 17
+    assert PaceEstimate(bag(4, 4, 4, 4), plan(2)).finish(0.0) == 8
+    assert PaceEstimate(bag(4, 4, 4, 4), plan(2, 0.5)).finish(1.0) == 17
 
 
 def test_estimates_that_are_off_stretch_what_is_left() -> None:
     """Twice as long so far: twice as long from here; only by the last try of a task."""
-    forecast = Forecast(bag(4, 4, 4, 4), plan(1))
+    forecast = PaceEstimate(bag(4, 4, 4, 4), plan(1))
     forecast.learn(ended(0, 50.0, Status.LOST), final=False)
     forecast.learn(ended(0, 8.0), final=True)
 
@@ -58,7 +58,7 @@ def test_estimates_that_are_off_stretch_what_is_left() -> None:
 
 def test_wide_tasks_count_by_processor_seconds() -> None:
     """One of two processors that took twice its estimate says no more than a narrow one does."""
-    forecast = Forecast(
+    forecast = PaceEstimate(
         Workflow(tuple(Task(id=i, runtime=4, processors=2) for i in "abc")), plan(2)
     )
     forecast.learn(ended(0, 8.0), final=True)
@@ -69,7 +69,7 @@ def test_wide_tasks_count_by_processor_seconds() -> None:
 
 def test_tasks_without_an_estimate_take_what_others_of_them_took() -> None:
     """Unknown until the first has ended."""
-    forecast = Forecast(bag(None, None, None, 6), plan(1))
+    forecast = PaceEstimate(bag(None, None, None, 6), plan(1))
 
     assert forecast.finish(0.0) is None
     forecast.learn(ended(0, 2.0), final=True)
@@ -87,7 +87,7 @@ def test_what_a_failure_skips_is_not_waited_for() -> None:
             Task(id="other", runtime=3),
         )
     )
-    forecast = Forecast(workflow, plan(1))
+    forecast = PaceEstimate(workflow, plan(1))
     forecast.learn(ended(0, 1.0, Status.FAILED), final=True)
 
     assert forecast.finish(1.0) == 4

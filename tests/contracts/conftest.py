@@ -8,8 +8,12 @@ from tests.contracts.command import CommandFolder
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[CommandFolder]:
+def folder(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[CommandFolder]:
     """Give an empty folder for commands, and end what they leave."""
+    # What another test has run must not tell run times.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     folder = CommandFolder(tmp_path)
     yield folder
     folder.close()

@@ -55,6 +55,9 @@ MONEY = frozenset(
 USE = frozenset({"user_s", "system_s", "max_rss"})
 """Keys of what the operating system measured; a short program may well have used nothing."""
 
+FORECAST = "forecast"
+"""Key of what is forecast while a run goes on: there is nothing where it ends soon."""
+
 _TEXTS = (
     (re.compile(r"\b[0-9a-f]{32,}\b"), "<hash>"),
     (re.compile(r"\bprocess \d+"), "process <pid>"),
@@ -90,6 +93,8 @@ def normalised(value: Any, *, live: bool, words: Mapping[str, str]) -> Any:
 
 
 def _is_volatile(key: str, value: Any, live: bool) -> bool:
+    if live and key == FORECAST:
+        return True
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if key in DATES or (live and key in USE):
@@ -98,6 +103,8 @@ def _is_volatile(key: str, value: Any, live: bool) -> bool:
 
 
 def _word(key: str) -> str:
+    if key == FORECAST:
+        return "<forecast>"
     if key in DATES:
         return "<date>"
     return "<use>" if key in USE else "<money>" if key in MONEY else "<seconds>"

@@ -9,7 +9,7 @@ from bursar.api.quote import Quote
 from bursar.api.quoting import quote_strategy
 from bursar.api.site_resolution import RUNS
 from bursar.broker.dynamic_scheduler import ResumeState
-from bursar.broker.feasibility import Forecast
+from bursar.broker.feasibility import PaceEstimate
 from bursar.market.lease import Lease
 from bursar.model.campaign import Goal
 from bursar.model.errors import BursarError, InputError
@@ -207,10 +207,10 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             finish=quote.makespan,
             cost=quote.cost,
         )
-    forecast = Forecast(campaign.workflow, plan)
+    pace = PaceEstimate(campaign.workflow, plan)
     for outcome in record.outcomes:
-        forecast.learn(outcome, True)
-    finish = forecast.finish(elapsed)
+        pace.learn(outcome, True)
+    finish = pace.finish(elapsed)
     rate = sum(lease.rate for lease in record.leases if lease.end is None)
     cost = None if finish is None else spent + rate * max(0.0, finish - elapsed)
     return AmendmentForecast(

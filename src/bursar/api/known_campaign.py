@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bursar.history.forecast_records import FoundScores
+from bursar.history.store import History
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import BursarError
 from bursar.model.site import SiteFacts
@@ -35,10 +37,14 @@ class ForeseenCampaign:
         The campaign; tasks of known kinds have the median of their run time as estimate.
     known
         What is known of the run times; None: nothing, and the campaign is as it was.
+    scores
+        Scores of the ends and of the costs of earlier forecasts, by which forecasts are corrected,
+        each with whether it is of the same campaign.
     """
 
     campaign: Campaign
     known: "KnownRuntimes | None" = None
+    scores: FoundScores = ((), ())
 
     def words(self) -> str:
         """Return what the run times are known from, as a line for people; empty: nothing."""
@@ -71,10 +77,10 @@ def foresee(
         Without run times, and with a line on stderr, where the history cannot be read.
     """
     try:
-        known = _looked_up(campaign, sites, history)
+        known, scores = _looked_up(campaign, sites, history)
     except BursarError as error:
         warn_on_stderr(f"run times are not known from earlier runs: {error}")
-        known = None
+        known, scores = None, ((), ())
     if known is None or not known.executions:
         return ForeseenCampaign(campaign=campaign)
     # To two digits: nobody knows more, and plans of tasks of few lengths are made much sooner.
@@ -83,19 +89,24 @@ def foresee(
         task if math.isnan(seconds) else replace(task, runtime=float(f"{seconds:.2g}"))
         for task, seconds in zip(campaign.workflow.tasks, expected, strict=True)
     )
-    return ForeseenCampaign(campaign=replace(campaign, workflow=Workflow(tasks)), known=known)
+    return ForeseenCampaign(
+        campaign=replace(campaign, workflow=Workflow(tasks)), known=known, scores=scores
+    )
 
 
 def _looked_up(
     campaign: Campaign,
     sites: Sequence[SiteFacts],
     history: "str | Path | ObservationSource | None",
-) -> "KnownRuntimes | None":
+) -> "tuple[KnownRuntimes | None, FoundScores]":
     source = history
     if source is None or isinstance(source, str | Path):
         source = open_history(stated_history(source))
         if source is None or not source.path.exists():
-            return None
+            return None, ((), ())
     from bursar.forecasts.known_runtimes import known_runtimes  # late: it loads the kernels
 
-    return known_runtimes(campaign, [site.name for site in sites], source)
+    known = known_runtimes(campaign, [site.name for site in sites], source)
+    if not isinstance(source, History):
+        return known, ((), ())
+    return known, source.forecast_scores(campaign.name, known.basis, 0.0)

@@ -1,18 +1,19 @@
 """Forecasts of plans by what earlier runs say, and the margins that a confidence needs."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from bursar.api.needs import PlanNeeds, start_up
-from bursar.forecasts.calibration import Distribution
+from bursar.forecasts.calibration import EarlierScore
 from bursar.forecasts.campaign_forecast import (
     DRAWS,
     DRAWS_TO_CHOOSE,
     CampaignForecast,
     CampaignForecaster,
 )
+from bursar.forecasts.fan import ForecastFan
 from bursar.forecasts.known_runtimes import KnownRuntimes
+from bursar.history.forecast_records import FoundScores
 from bursar.model.campaign import Goal
 from bursar.planning.front import ParetoFront, PlanOption
 from bursar.planning.trade_off_solver import plan_option
@@ -25,9 +26,6 @@ FEWEST_DRAWS = 40
 
 MANY_TASKS = 20_000
 """Tasks above which only one plan of a front is replayed."""
-
-SHOWN = (0.1, 0.5, 0.9)
-"""Shares of the quantiles that are told."""
 
 
 class PlanForecasts:
@@ -46,9 +44,17 @@ class PlanForecasts:
         Goal with its confidence.
     known
         What is known of the run times.
+    scores
+        See :class:`bursar.api.known_campaign.ForeseenCampaign`.
     """
 
-    def __init__(self, front: ParetoFront, goal: Goal, known: KnownRuntimes) -> None:
+    def __init__(
+        self,
+        front: ParetoFront,
+        goal: Goal,
+        known: KnownRuntimes,
+        scores: FoundScores = ((), ()),
+    ) -> None:
         self._front = front
         self._goal = goal
         self._needs = PlanNeeds(front, goal)
@@ -56,7 +62,13 @@ class PlanForecasts:
         self._starts = {site.name: start_up(site) for site in front.sites}
         count = len(front.workflow.tasks)
         self._draws = min(DRAWS, max(FEWEST_DRAWS, MOST_RUNTIMES // count))
-        self._forecaster = CampaignForecaster(front.workflow, known, draws=self._draws)
+        self._forecaster = CampaignForecaster(
+            front.workflow,
+            known,
+            draws=self._draws,
+            end_scores=EarlierScore.of_found(scores[0]),
+            cost_scores=EarlierScore.of_found(scores[1]),
+        )
         self._whole = {option.recipe.caps: option for option in front.options}
         """Plan of all tasks for each purchase, by which plans of a part are judged."""
         self._replayed: PlanOption | None = None
@@ -133,7 +145,8 @@ class PlanForecasts:
         """Return the forecast of a plan as JSON: seconds, currency units, probability."""
         if option.makespan is None:
             return None
-        return forecast_to_dict(self.of(option), self._goal)
+        fan = ForecastFan.of(self.of(option), self._goal, 0.0).to_dict()
+        return {key: fan[key] for key in ("end_s", "cost", "odds")}
 
 
 def _scaled(
@@ -146,17 +159,3 @@ def _scaled(
         cost = replace(cost, draws=cost.draws * (option.cost / replayed.cost))
     end = replace(forecast.end, draws=forecast.end.draws * longer)
     return replace(forecast, end=end, cost=None if option.cost is None else cost)
-
-
-def forecast_to_dict(forecast: CampaignForecast, goal: Goal) -> dict[str, Any]:
-    """Return a forecast as JSON: quantiles in seconds and currency units, and the odds."""
-    limited = goal.deadline is not None or goal.budget is not None
-    return {
-        "end_s": _quantiles(forecast.end),
-        "cost": None if forecast.cost is None else _quantiles(forecast.cost),
-        "odds": forecast.odds(goal.deadline, goal.budget) if limited else None,
-    }
-
-
-def _quantiles(distribution: Distribution) -> Mapping[str, float]:
-    return {f"p{100 * share:.0f}": distribution.quantile(share) for share in SHOWN}

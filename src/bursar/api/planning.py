@@ -130,7 +130,7 @@ def plan(
         if seen.known is not None:
             from bursar.api.plan_forecasts import PlanForecasts  # late: it loads the kernels
 
-            forecasts = PlanForecasts(front, campaign.goal, seen.known)
+            forecasts = PlanForecasts(front, campaign.goal, seen.known, seen.scores)
         choice = choose_plan(front, campaign.goal, forecasts or PlanNeeds(front, campaign.goal))
         quote = _priced(campaign, front, choice)
         if forecasts is not None:

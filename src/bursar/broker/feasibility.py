@@ -1,4 +1,4 @@
-"""Check whether a campaign still fits its goal, and forecast when it ends at the present pace."""
+"""Check whether a campaign still fits its goal, and estimate when it ends at the present pace."""
 
 import math
 from dataclasses import dataclass, replace
@@ -128,10 +128,10 @@ def _fits(filled: PackingResult, situation: SchedulingSnapshot) -> bool:
 _CLOSE = 1e-9
 
 
-# Forecast when the campaign will end at the present pace.
+# Estimate when the campaign will end at the present pace.
 
 
-class Forecast:
+class PaceEstimate:
     """
     Predicts the end from what is left and how long tasks have really taken.
 

@@ -1,4 +1,9 @@
-"""``bursar history``: what ended tasks took, listed, explained, exported, imported, forgotten."""
+"""
+Commands of the history.
+
+``bursar history`` lists, explains, exports, imports and forgets what ended tasks took;
+``bursar forecasts`` shows how forecasts of runs came out.
+"""
 
 import sys
 import time
@@ -52,6 +57,65 @@ def register(app: typer.Typer) -> None:
     ):
         history.command(name)(command)
     app.add_typer(history, name="history")
+    app.command("forecasts")(show_forecasts)
+
+
+def show_forecasts(
+    campaign: Annotated[
+        str | None, typer.Option("--campaign", metavar="NAME", help="Only runs of this campaign.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option("--site", metavar="NAME", help="Only runs at this site.")
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            help="Draw the calibration to this file: .html, .svg or .png.",
+        ),
+    ] = None,
+    history: HistoryFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Show how forecasts of runs came out.
+
+    The tables say how often they held, and how far they missed: what was forecast when 0, 10, 25,
+    50 and 75 % of a run's tasks had ended is compared with the end and the cost that it came to.
+    """
+    from bursar.report.forecast_views import (
+        calibration_chart,
+        forecasts_to_dict,
+        print_forecasts,
+    )
+
+    opened = _opened(history)
+    every = opened.forecasts()
+    for option, wanted, names in (
+        ("--campaign", campaign, {one.campaign for one in every}),
+        ("--site", site, {name for one in every for name in one.forecast.sites}),
+    ):
+        if wanted is not None and wanted not in names:
+            hint = spelling_hint(wanted, sorted(names))
+            raise InputError(f'no forecast is of "{wanted}"', where=option, hint=hint)
+    chosen = [
+        one
+        for one in every
+        if campaign in (None, one.campaign) and (site is None or site in one.forecast.sites)
+    ]
+    if save is not None:
+        from bursar.report.charts import SAVED_AS, check_chart_libraries, save_chart
+
+        if save.suffix not in SAVED_AS:
+            raise InputError(f"expected a name that ends in {', '.join(SAVED_AS)}", where="--save")
+        check_chart_libraries()
+        save_chart(calibration_chart(chosen), save)
+        print_note(f"wrote {save}")
+    if as_json:
+        print_json({"history": str(opened.path), **forecasts_to_dict(chosen)})
+    else:
+        print_forecasts(chosen, str(opened.path))
 
 
 def list_kinds(history: HistoryFile = None, as_json: AsJson = False) -> None:

@@ -203,6 +203,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "history",
         "Look at what ended tasks took, import it from other tools, export and forget it.",
     ),
+    CommandEntry("forecasts", "history", "Show how forecasts of runs came out."),
     CommandEntry(
         "report",
         "runs",

@@ -185,14 +185,17 @@ def write_report(
     """
     from bursar.report.run_tables import print_summary
     from bursar.runs.folder import RunFolder
+    from bursar.runs.forecasting.forecast_truths import complete_truths
     from bursar.runs.recording.history_recorder import add_lost_batches
+    from bursar.runs.recording.user_history import history_to_write
     from bursar.runs.run_record import read_run, summarise
     from bursar.runs.run_reports import report_to, write_reports
 
     record = read_run(RunFolder.open(runs, run))
     if output is None:
-        write_reports(record)
         add_lost_batches(record)
+        complete_truths(history_to_write(record.info.history), record)
+        write_reports(record)
     else:
         report_to(output, record)
     print_note(f"wrote {output or record.folder.report_file}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from bursar.engine.core import EngineCore
 from bursar.engine.lease_loads import add_loads
@@ -107,6 +108,27 @@ class EngineFigures:
         found: dict[str, int] = {}
         for worker in self._core.workers.values():
             found[worker.site] = found.get(worker.site, 0) + worker.running
+        return found
+
+    def begun(self) -> list[tuple[int, str, str, float]]:
+        """
+        Return number, site, lease and time of each task that runs, of those that have begun.
+
+        The time is that of the claim, seconds since the epoch: a task that waited at its worker
+        has begun a little later.
+        """
+        return [
+            (claim.task, worker.site, worker.lease, claim.given)
+            for worker in self._core.workers.values()
+            for claim in islice(worker.claims.values(), worker.running)
+        ]
+
+    def room(self) -> dict[str, int]:
+        """Return the processors of each lease that tasks may use now, as other runs leave them."""
+        found: dict[str, int] = {}
+        for worker in self._core.workers.values():
+            if worker.connected:
+                found[worker.lease] = found.get(worker.lease, 0) + worker.room
         return found
 
     def busy(self) -> dict[str, int]:

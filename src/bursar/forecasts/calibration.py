@@ -60,6 +60,11 @@ class EarlierScore(NamedTuple):
     score: float
     weight: float = 1.0
 
+    @classmethod
+    def of_found(cls, found: Sequence[tuple[float, bool]]) -> "list[EarlierScore]":
+        """Return scores that come with whether they are of forecasts of the same campaign."""
+        return [cls(score, 1.0 if is_own else WEIGHT_OF_OTHERS) for score, is_own in found]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
@@ -117,16 +122,15 @@ class Distribution:
 
     def score(self, truth: float) -> float:
         """Return how far a truth lies from the median, 1 being as far as the 95 % quantile."""
-        middle, low, high = self._units()
-        moved = math.log(max(truth - self.offset, LEAST)) - middle
-        return moved / (high if moved > 0 else low)
+        return score_beside(truth - self.offset, self.own_quantiles())
+
+    def own_quantiles(self) -> tuple[float, float, float]:
+        """Return the 5 %, 50 % and 95 % quantiles of the draws, without what has come already."""
+        low, middle, high = (_own_quantile(self.draws, share) for share in (LOW, 0.5, HIGH))
+        return low, middle, high
 
     def _units(self) -> tuple[float, float, float]:
-        """Return the logarithm of the median, and the distances to the quantiles on each side."""
-        low, middle, high = (
-            math.log(max(_own_quantile(self.draws, share), LEAST)) for share in (LOW, 0.5, HIGH)
-        )
-        return middle, max(middle - low, 1e-3), max(high - middle, 1e-3)
+        return _units_of(self.own_quantiles())
 
     def _value(self, score: float) -> float:
         middle, low, high = self._units()
@@ -150,6 +154,28 @@ class Distribution:
         beyond = BEYOND * max(float(values[-1] - values[0]), 1e-9)
         values = np.concatenate([[values[0] - beyond], values, [values[-1] + beyond]])
         return values, np.concatenate([[0.0], places, [1.0]])
+
+
+def score_beside(ahead: float, quantiles: tuple[float, float, float]) -> float:
+    """
+    Return the score of a truth by the quantiles of a forecast that is not at hand any more.
+
+    Parameters
+    ----------
+    ahead
+        What came after the forecast was made.
+    quantiles
+        As :meth:`Distribution.own_quantiles` returned them.
+    """
+    middle, low, high = _units_of(quantiles)
+    moved = math.log(max(ahead, LEAST)) - middle
+    return moved / (high if moved > 0 else low)
+
+
+def _units_of(quantiles: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Return the logarithm of the median, and the distances to the quantiles on each side."""
+    low, middle, high = (math.log(max(value, LEAST)) for value in quantiles)
+    return middle, max(middle - low, 1e-3), max(high - middle, 1e-3)
 
 
 def _own_quantile(draws: FloatArray, share: float) -> float:

@@ -211,6 +211,29 @@ class CampaignForecaster:
         lots = self._lots(purchases, speeds, start_up, waits, draws or len(self._runtimes))
         return self._replayed(lots, lease[self._left], order[self._left])
 
+    def of_leases(
+        self,
+        purchases: Sequence[Purchase],
+        lease: IntArray,
+        start: FloatArray,
+        speeds: Mapping[str, float],
+        *,
+        start_up: Mapping[str, float] = MappingProxyType({}),
+    ) -> CampaignForecast:
+        """
+        Forecast what is left on given leases, as :meth:`of_plan` does.
+
+        Parameters
+        ----------
+        lease
+            Number of the purchase on which each task of the workflow runs, or ``ANYWHERE``; shape
+            ``(n,)``.
+        start
+            Numbers by which the tasks are given out, the least first; shape ``(n,)``.
+        """
+        lots = self._lots(purchases, speeds, start_up, {}, len(self._runtimes))
+        return self._replayed(lots, lease[self._left], start[self._left])
+
     def _lots(
         self,
         purchases: Sequence[Purchase],

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bursar.history.encoding import MICRO, STATUSES, ParameterNames
+from bursar.history.forecast_records import delete_lost_forecasts
 from bursar.history.observation import TaskObservation
 from bursar.sqlite_file import LockWaitingConnection
 
@@ -119,6 +120,7 @@ def delete_selected(db: LockWaitingConnection, selection: Selection) -> None:
             f"DELETE FROM {table} WHERE id NOT IN "
             f"(SELECT {column} FROM observations WHERE {column} IS NOT NULL)"
         )
+    delete_lost_forecasts(db)
 
 
 def _seconds(micros: int | None) -> float | None:

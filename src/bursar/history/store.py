@@ -12,10 +12,20 @@ observation is known by execution, task and attempt, so that writing one again c
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bursar.history.forecast_records import (
+    ForecastTruth,
+    FoundScores,
+    KeptForecast,
+    ScoredForecast,
+    read_forecasts,
+    read_scores,
+    write_forecast,
+    write_truths,
+)
 from bursar.history.observation import TaskObservation
 from bursar.history.selection import (
     Selection,
@@ -141,6 +151,19 @@ class History:
             writer.write(batch, only_new=only_new)
             trim(db, writer.kinds_written(), self.rules, time.time())
 
+    def add_forecast(self, facts: ExecutionFacts, kept: KeptForecast) -> None:
+        """Add a forecast of an execution; one of the same share stays as it is."""
+        with self._writing() as db, transaction(db):
+            writer = ObservationWriter(db, None)
+            writer.note_execution(facts)
+            write_forecast(db, writer.number_of(facts.name), kept)
+
+    def add_truths(self, execution: str, truths: Mapping[float, ForecastTruth]) -> None:
+        """Add what came of an execution's forecasts, by their shares; what is known stays."""
+        if truths:
+            with self._writing() as db, transaction(db):
+                write_truths(db, execution, truths.items())
+
     def forget(self, selection: Selection) -> dict[str, int]:
         """
         Delete observations, and overwrite what they took in the file.
@@ -162,6 +185,27 @@ class History:
         return counts
 
     # Reading.
+
+    def forecasts(self, execution: str | None = None) -> list[ScoredForecast]:
+        """Return what was forecast of one execution, or of all, with what came; oldest first."""
+        with self._reading() as db:
+            return read_forecasts(db, execution)
+
+    def forecast_scores(self, campaign: str, basis: str, share: float) -> FoundScores:
+        """
+        Return the scores of ends and costs by which a forecast is corrected, newest last.
+
+        Each comes with whether it is of the same campaign.
+
+        Parameters
+        ----------
+        basis
+            What the forecast's run times are known from.
+        share
+            Share of the tasks that have ended.
+        """
+        with self._reading() as db:
+            return read_scores(db, campaign, basis, share)
 
     def kinds(self) -> list[str]:
         """Return the names of all kinds, sorted."""

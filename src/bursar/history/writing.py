@@ -93,6 +93,12 @@ class ObservationWriter:
             ),
         )
 
+    def number_of(self, execution: str) -> int:
+        """Return the number of an execution that was noted."""
+        number = self._find("executions", name=execution)
+        assert number is not None
+        return number
+
     def write(self, batch: Sequence[TaskObservation], *, only_new: bool) -> None:
         insert = f"INSERT OR {'IGNORE' if only_new else 'REPLACE'} {_VALUES}"
         self._db.executemany(insert, map(self._row, batch))

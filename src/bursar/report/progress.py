@@ -9,6 +9,8 @@ from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from bursar.forecasts.fan import ForecastFan
+from bursar.model.campaign import odds_in_words
 from bursar.report.tables import amount, money, span
 
 if TYPE_CHECKING:
@@ -287,6 +289,8 @@ class ProgressSnapshot:
         Seconds; None for none.
     follows_plan
         Whether processors are bought as a plan says; a pool or a strategy only has expectations.
+    forecast
+        Forecast of end and cost; None: nothing is known of the run times, or none is made.
     """
 
     campaign: str
@@ -306,6 +310,7 @@ class ProgressSnapshot:
     deadline: float | None
     follows_plan: bool = True
     sites: tuple[SiteProgress, ...] = ()
+    forecast: ForecastFan | None = None
 
     @property
     def ended(self) -> int:
@@ -321,7 +326,8 @@ class ProgressSnapshot:
             f"<div><b>{escape(self.campaign)}</b> "
             f'<progress max="{max(self.total, 1)}" value="{self.ended}"></progress> '
             f"{self.ended}/{self.total}<br>{escape(counts)}<br>"
-            f"{escape(spending(self))}; {escape(times(self))}</div>"
+            f"{escape(spending(self))}; {escape(times(self))}"
+            f"{'<br>' if self.forecast else ''}{escape(outlook(self))}</div>"
         )
 
 
@@ -398,6 +404,7 @@ class RunProgress:
             f"{self._rate:.3g}/s",
             spending(s),
             times(s),
+            outlook(s),
             "; ".join(" ".join(part for part in at_site(p, s.currency) if part) for p in s.sites)
             if len(s.sites) > 1
             else "",
@@ -426,7 +433,8 @@ class RunProgress:
         sites = Table.grid(padding=(0, 2))
         for site in s.sites:
             sites.add_row(*(Text(part, style="dim") for part in at_site(site, s.currency)))
-        return Group(first, tasks, Text(f"{spending(s)}  {times(s)}"), sites)
+        lines = [Text(outlook(s))] if s.forecast is not None else []
+        return Group(first, tasks, Text(f"{spending(s)}  {times(s)}"), *lines, sites)
 
 
 def at_site(p: SiteProgress, currency: str) -> tuple[str, str, str]:
@@ -447,7 +455,7 @@ def spending(s: ProgressSnapshot) -> str:
 def times(s: ProgressSnapshot) -> str:
     """Describe the time passed, left and planned, and the deadline."""
     parts = [f"{span(s.elapsed)} gone"]
-    if s.current_finish is not None:
+    if s.current_finish is not None and s.forecast is None:
         parts.append(f"{span(max(0.0, s.current_finish - s.elapsed))} left")
     if s.predicted_finish is not None:
         how = "planned" if s.follows_plan else "expected"
@@ -455,3 +463,19 @@ def times(s: ProgressSnapshot) -> str:
     if s.deadline is not None:
         parts.append(f"deadline {span(s.deadline)}")
     return ", ".join(parts)
+
+
+def outlook(s: ProgressSnapshot) -> str:
+    """Describe the forecast of end and cost, and the odds of the goal; empty: there is none."""
+    forecast = s.forecast
+    if forecast is None:
+        return ""
+    middle, late = (max(end - s.elapsed, 0.0) for end in (forecast.end_s.p50, forecast.end_s.p90))
+    parts = [f"{span(middle)} left, {span(late)} at 90 %"]
+    cost = forecast.cost
+    if cost is not None and cost.p90 > 0:
+        dear = amount(max(cost.p90, s.spent), s.currency)
+        parts.append(f"cost {money(max(cost.p50, s.spent))}, {dear} at 90 %")
+    if forecast.odds is not None:
+        parts.append(f"odds {odds_in_words(forecast.odds)}")
+    return "; ".join(parts)

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import msgspec
 
 from bursar.dispatch.journal_records import AttemptRecord, RunEvent
+from bursar.forecasts.fan import ForecastFan
 from bursar.formats.file_text import replacing
 from bursar.market.lease import Lease
 from bursar.model.campaign import Campaign
@@ -100,6 +101,8 @@ class ReportContent:
         The run's key figures; the state of a plan that nobody has run is ``planned``.
     proposal
         The trade-off curve, as ``bursar plan --json`` prints it.
+    forecasts
+        Journalled forecasts of the run, in order, each with its event.
     tried
         Makespan, seconds, and cost, currency units, of plans behind the curve.
     """
@@ -115,6 +118,7 @@ class ReportContent:
     events: Sequence[RunEvent]
     bill: Bill
     tried: Sequence[tuple[float, float]] = ()
+    forecasts: Sequence[tuple[RunEvent, ForecastFan]] = ()
 
     @cached_property
     def clock(self) -> RunClock:
@@ -144,6 +148,7 @@ class ReportContent:
             "money": self._money(),
             "end": self._end(),
             "pauses": self.clock.pauses,
+            "forecast": self._forecasts(),
             "leases": [
                 [self.clock.at(lease.start),
                  None if lease.end is None else self.clock.at(lease.end),
@@ -252,6 +257,23 @@ class ReportContent:
         moments += [t.time for t in self.transfers]
         moments += [lease.end for lease in self.leases if lease.end is not None]
         return round(self.clock.at(max(moments, default=0.0)), 3)
+
+    def _forecasts(self) -> list[list[float]]:
+        """
+        Return the forecasts of the end in order: when each was made, and its quantiles.
+
+        All are seconds on the page's clock: 10, 50 and 90 % of the end, then of the cost, currency
+        units, where prices are known.
+        """
+        rows = []
+        for event, fan in self.forecasts:
+            at = self.clock.at(event.time)
+            end = fan.end_s
+            row = [at, *(at + value - fan.at_s for value in (end.p10, end.p50, end.p90))]
+            if fan.cost is not None:
+                row += [fan.cost.p10, fan.cost.p50, fan.cost.p90]
+            rows.append(row)
+        return rows
 
     def _failures(self) -> dict[str, Any]:
         bad = [r for r in self.records if r.outcome.status not in _FINE]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bursar.broker.feasibility import Forecast
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.folders import remove_unfinished
@@ -19,7 +18,6 @@ from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.run_tasks import RetriedFailures
 from bursar.formats.projects_toml import project_weight
-from bursar.history.store import History
 from bursar.market.account_records import paid_to
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
@@ -35,6 +33,8 @@ from bursar.runs.detached_runs import RunViews
 from bursar.runs.environment import LifespanFactory, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
+from bursar.runs.forecasting.forecast_truths import STOPPED, complete_truths
+from bursar.runs.forecasting.run_forecast import RunForecast
 from bursar.runs.notices import RunNotices, read_targets
 from bursar.runs.payments import RunPayments
 from bursar.runs.recording.history_recorder import HistoryRecorder, run_recorder
@@ -47,7 +47,6 @@ from bursar.runs.run_watchers import (
     ProbeSupply,
     ReplanMonitor,
     RunSignals,
-    can_rebuy,
     end_by_signals,
     show_progress,
     snapshot_of,
@@ -118,8 +117,6 @@ def execute_campaign(
     """
     info = folder.read_info()
     notices = RunNotices(folder.name, read_targets(folder.path) if environment is None else [])
-    # What a simulation tells is no history.
-    history = history_to_write(info.history) if environment is None else None
     with ExitStack() as paying:
         payments = None
         if info.payer is not None and environment is None:  # a simulation costs nothing
@@ -136,7 +133,9 @@ def execute_campaign(
             values = paying.enter_context(secrets_withheld(campaign.workflow.tasks, info.sites))
             environment = _real(info, campaign, plan, folder, replan)
             if only:
-                environment = replace(environment, supply=ProbeSupply(plan, only))
+                environment = replace(
+                    environment, supply=ProbeSupply(plan, only), is_forecast=False
+                )
             environment = replace(environment, secrets=values)
         with asyncio.Runner(loop_factory=environment.loop) as runner:
             try:
@@ -152,13 +151,13 @@ def execute_campaign(
                         progress,
                         payments,
                         notices,
-                        history,
                     )
                 )
             except asyncio.CancelledError:  # by a signal, before anything ran
                 raise KeyboardInterrupt from None
         record = read_run(folder)
         recorder.complete(record)
+        complete_truths(environment.history, record)
         if written_up:
             write_reports(record)
     summary = summarise(record)
@@ -178,11 +177,9 @@ async def _carry_out(
     progress: bool,
     payments: RunPayments | None,
     notices: RunNotices,
-    history: History | None,
 ) -> HistoryRecorder:
     """Carry out one incarnation of a run; return what recorded the attempts in a history."""
     workflow = campaign.workflow
-    forecast = Forecast(workflow, plan)
     end_by_signals()
     views = RunViews(folder)
     with RunProgress(enabled=progress) as shown:
@@ -195,13 +192,14 @@ async def _carry_out(
             tell(payments.message)
 
         results = ReuseRecorder(folder, campaign, tell)
-        observed = run_recorder(history, folder, info, campaign, tell)
+        observed = run_recorder(environment.history, folder, info, campaign, tell)
+        forecast = RunForecast(folder, info, campaign, plan, environment, tell)
 
         def took_in(record: AttemptRecord) -> None:
             outcome = record.outcome
             results.take_in(record)
             observed.take_in(record)
-            forecast.learn(outcome, record.final)
+            forecast.take_in(record)
             if record.final and outcome.status is not Status.SUCCEEDED:
                 task = workflow.tasks[outcome.task]
                 text = f"{task.id} {outcome.status}: {outcome.reason}"
@@ -233,8 +231,7 @@ async def _carry_out(
                     # Not before: a run that another process carries out must keep its goal.
                     folder.write_campaign(campaign)
                 observed.begin(execution.dispatcher.now(), execution.past)
-                for outcome in execution.past:
-                    forecast.learn(outcome, True)
+                forecast.take_in_past(execution.past)
                 showing = show_progress(
                     execution, campaign, plan, forecast, shown, environment.refresh, notices
                 )
@@ -242,9 +239,10 @@ async def _carry_out(
                     "the progress display": showing,
                     "the results": results.batches.watch(),
                     "the history": observed.batches.watch(),
+                    "the forecast": forecast.watch(execution, notices),
                 }
                 supply = environment.supply
-                if isinstance(supply, PlannedSupply) and supply.replan and can_rebuy(plan):
+                if isinstance(supply, PlannedSupply) and supply.can_rebuy:
                     # A forecast of a long run changes slowly, and each check may make a plan.
                     every = max(CHECK_INTERVAL, (plan.makespan or 0.0) / 100)
                     monitor = ReplanMonitor(execution, supply, forecast, every)
@@ -264,6 +262,8 @@ async def _carry_out(
                     await _finish(execution, watches)
                 finally:
                     signals.tasks_ended()
+                if execution.cause is not None:
+                    execution.note(STOPPED, execution.cause)
                 await results.batches.flush()
                 await observed.batches.flush()
                 state = _state(execution)
@@ -380,6 +380,8 @@ def _real(
             made = RunEnvironment(sites=sites, supply=PlannedSupply(plan, replan))
     if info.policy.kind != "economy" and any(facts.buying.negotiates for facts in info.sites):
         made = replace(made, trading=CampaignTrader(info.sites, owners=owners))
+    # What a simulation tells is no history, and nobody waits for its end.
+    made = replace(made, history=history_to_write(info.history), is_forecast=True)
     made = replace(made, lifespan=_ending(sites, folder, made.lifespan))
     if seconds := outlives():
         made = replace(made, contact=WorkerContactFile(folder.worker_contact, seconds))

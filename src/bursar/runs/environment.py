@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bursar.broker.trading import CampaignTrader
 from bursar.engine.core import DataAt
+from bursar.history.store import History
 from bursar.model.campaign import Campaign, Goal, Retry
 from bursar.model.task import Task
 from bursar.runs.supply import Delay, Supply
@@ -92,6 +93,10 @@ class RunEnvironment:
         this process.
     secrets
         See :class:`bursar.engine.core.EngineSettings`.
+    history
+        History that ended tasks and forecasts are added to; None: none is kept.
+    is_forecast
+        Whether the run's end and cost are forecast again and again while it goes on.
     """
 
     sites: Mapping[str, Site]
@@ -108,3 +113,5 @@ class RunEnvironment:
     amendable: bool = True
     contact: WorkerContactFile | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    history: History | None = None
+    is_forecast: bool = False

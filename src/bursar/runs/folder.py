@@ -22,6 +22,7 @@ import msgspec
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.dispatch.folders import attempt_folder, folder_name, remove_tree, write_atomically
+from bursar.forecasts.fan import ForecastFan
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError, spelling_hint
 from bursar.model.matching import Brokering
@@ -138,6 +139,8 @@ class RunManifest(msgspec.Struct, kw_only=True):
         Project by whose weight it shares this machine with other runs; empty: none.
     history
         File of the history that its tasks are added to, or ``none``; empty: the user's.
+    forecast
+        The last forecast that was journalled; None: none.
     """
 
     format: int
@@ -159,6 +162,7 @@ class RunManifest(msgspec.Struct, kw_only=True):
     project: str = ""
     history: str = ""
     finished: float | None = None
+    forecast: ForecastFan | None = None
 
     @property
     def policy(self) -> SupplyPolicy:

@@ -34,6 +34,7 @@ from bursar.report.bill import Bill, make_bill
 from bursar.report.failures import FailureGroup, failures_to_dict, group_failures
 from bursar.runs.amendments import expected_after
 from bursar.runs.folder import RunFolder, RunManifest, RunState
+from bursar.runs.forecasting.journalled import fans_of
 from bursar.runs.incarnations import RunIncarnation, incarnations_of, leases_of
 from bursar.runs.kept.cleaning import size_of
 from bursar.runs.kept.labels import read_labels
@@ -352,6 +353,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "unsettled": list(record.unsettled),
         "deadline_s": goal.deadline,
         "deadline_met": met,
+        "forecast": fans[-1][1].to_dict() if (fans := fans_of(record.journal.events)) else None,
         "reason": proposal.get("reason", ""),
         "failures": failures_to_dict(record.failures),
     }

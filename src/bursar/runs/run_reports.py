@@ -13,6 +13,7 @@ from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError, InputError
 from bursar.report.run_report import ReportContent, write_report, write_results
 from bursar.runs.folder import RunFolder, find_task
+from bursar.runs.forecasting.journalled import fans_of
 from bursar.runs.run_record import RunRecord, log_files, summarise
 
 # The output of a task: from the journal, or from a file where it was long.
@@ -158,5 +159,6 @@ def report_to(path: Path, record: RunRecord) -> None:
             incarnations=record.incarnations,
             events=record.journal.events,
             bill=record.bill,
+            forecasts=fans_of(record.journal.events),
         ),
     )

@@ -7,14 +7,15 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bursar.broker.feasibility import Forecast
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal, odds_in_words
 from bursar.model.money import from_micros
 from bursar.model.plan import Plan
 from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
 from bursar.report.tables import money, span
 from bursar.runs.execution import RunExecution
+from bursar.runs.forecasting.live_forecast import ForecastUpdate
+from bursar.runs.forecasting.run_forecast import RunForecast
 from bursar.runs.notices import RunNotices
 from bursar.runs.supply import UNSENT, PlannedSupply
 
@@ -93,7 +94,7 @@ class RunSignals:
             self._task.cancel()
 
 
-# Replanning of a run that is forecast to miss the goal.
+# Replanning of a run that is expected to miss the goal.
 
 MOST = 5
 """Times that a run is planned again for its goal, at the most."""
@@ -105,10 +106,23 @@ SURE = 0.02
 """Share of the tasks, and at least three tasks, that must have ended before a forecast counts."""
 
 
+BETTER = 0.05
+"""Odds by which a new plan must be better to be worth the change."""
+
+LOWER = 0.1
+"""Odds by which a forecast must be lower than when a plan was last sought, to seek another."""
+
+LONGEST = 3.0
+"""Factor by which tasks are planned to take longer for the sake of a confidence, at most."""
+
+
 @dataclass(slots=True)
 class ReplanMonitor:
     """
-    Compares the forecast with deadline and budget.
+    Compares what is expected of a run with deadline and budget.
+
+    Where there is a forecast, the odds of keeping both are compared with the confidence that the
+    goal asks for; else the end and cost at the present pace with the limits.
 
     Parameters
     ----------
@@ -118,41 +132,86 @@ class ReplanMonitor:
 
     execution: RunExecution
     supply: PlannedSupply
-    forecast: Forecast
+    forecast: RunForecast
     every: float
     _times: int = 0
     _stretch: float = 0.0
+    _odds: float = math.inf
+    _goal: Goal | None = None
 
     async def watch(self) -> None:
         """Check again and again until the run ends."""
         while self._times < MOST:
             await asyncio.sleep(self.every)
+            live = self.forecast.live
+            if live is not None and live.latest is not None:
+                await self._check_odds(live.latest)
+                continue
             reason = self._reason()
             if reason is not None:
                 # Noted whether or not the plan is worth it: with the same knowledge it would not be
                 # a second later either.
-                self._stretch = self.forecast.stretch
+                self._stretch = self.forecast.pace.stretch
                 if await self._is_worth_it():
                     self._times += 1
-                    self.supply.plan_again(reason, self.forecast.stretch)
+                    self.supply.plan_again(reason, self.forecast.pace.stretch)
+
+    @property
+    def _can_plan(self) -> bool:
+        """Whether enough is known, and enough is left that another plan could move."""
+        execution = self.execution
+        self.forecast.pace.follow(self.supply.plan)
+        counts = execution.counts
+        if self.supply.is_planning or execution.cause is not None:
+            return False
+        # A few tasks say little of the others.
+        if counts.succeeded < max(3, SURE * counts.total):
+            return False
+        # What is left has begun, or will as soon as processors come free: another plan could not
+        # move it.
+        return counts.waiting > self.supply.plan.processors
+
+    async def _check_odds(self, update: ForecastUpdate) -> None:
+        """Plan again where the odds are under the confidence and another plan has better ones."""
+        fan, goal, live = update.fan, update.standing.goal, self.forecast.live
+        if goal != self._goal:
+            self._goal, self._odds = goal, math.inf
+        if fan.odds is None or fan.odds >= goal.confidence or goal != self.execution.goal:
+            return
+        # With the same knowledge no plan would be better a second later either.
+        if fan.odds > self._odds - LOWER or not self._can_plan or live is None:
+            return
+        self._odds = fan.odds
+        left = update.forecast.end.quantile(0.5) - update.standing.now
+        late = update.forecast.end.quantile(goal.confidence) - update.standing.now
+        longer = min(max(late / left if left > 0 else 1.0, 1.0), LONGEST)
+        odds, stretch = 0.0, self.forecast.pace.stretch
+        # Planned for the expected run times; then for those that are not exceeded with the
+        # confidence, by which a plan is faster where the money allows it.
+        for factor in (1.0, longer):
+            plan = await self.supply.sketch(self.forecast.pace.stretch * factor)
+            # A plan of unknown run times does not say where tasks run.
+            if plan is None or plan.makespan is None or not plan.placements:
+                continue
+            found = await live.odds_of(update, plan)
+            if found is not None and found > odds:
+                odds, stretch = found, self.forecast.pace.stretch * factor
+            if odds >= goal.confidence:
+                break
+        if odds < fan.odds + BETTER or self.supply.is_planning:
+            return
+        self._times += 1
+        reason = (
+            f"the odds of the goal are {odds_in_words(fan.odds)}, "
+            f"another plan has {odds_in_words(odds)}"
+        )
+        self.supply.plan_again(reason, stretch)
 
     def _reason(self) -> str | None:
         """Return why to plan again; None while the goal is met or nothing new is known."""
-        execution, forecast = self.execution, self.forecast
-        forecast.follow(self.supply.plan)
-        counts = execution.counts
-        if self.supply.is_planning or execution.cause is not None:
-            return None
-        # A few tasks say little of the others.
-        if counts.succeeded < max(3, SURE * counts.total):
-            return None
-        # What is left has begun, or will as soon as processors come free: another plan could not
-        # move it.
-        if counts.waiting <= self.supply.plan.processors:
-            return None
-        if forecast.stretch < self._stretch * 1.1:
+        if not self._can_plan or self.forecast.pace.stretch < self._stretch * 1.1:
             return None  # as much was known the last time
-        goal, finish, cost = execution.goal, *self._expected()
+        goal, finish, cost = self.execution.goal, *self._expected()
         if goal.deadline is not None and finish is not None and finish > goal.deadline:
             return (
                 f"it would end {span(finish)} from the begin, the deadline is {span(goal.deadline)}"
@@ -164,14 +223,14 @@ class ReplanMonitor:
     def _expected(self) -> tuple[float | None, float | None]:
         """Return the expected end and cost of the run; None where unknown."""
         elapsed = self.execution.elapsed
-        finish = self.forecast.finish(elapsed)
+        finish = self.forecast.pace.finish(elapsed)
         if finish is None:
             return None, None
         return finish, self.execution.spent + self.execution.rate * (finish - elapsed)
 
     async def _is_worth_it(self) -> bool:
         """Whether a new plan would be clearly better than the present one."""
-        plan = await self.supply.sketch(self.forecast.stretch)
+        plan = await self.supply.sketch(self.forecast.pace.stretch)
         goal, finish, cost = self.execution.goal, *self._expected()
         if plan is None or finish is None:
             return False
@@ -187,11 +246,6 @@ def _is_below(value: float | None, limit: float) -> bool:
     return value is not None and value < limit
 
 
-def can_rebuy(plan: Plan) -> bool:
-    """Whether the purchases of a plan can be given back and bought anew at any time."""
-    return bool(plan.purchases) and all(purchase.slot.leased for purchase in plan.purchases)
-
-
 # What is shown of a run while it goes on.
 
 _LEAST = 1e-3
@@ -202,7 +256,7 @@ async def show_progress(
     execution: RunExecution,
     campaign: Campaign,
     plan: Plan,
-    forecast: Forecast,
+    forecast: RunForecast,
     shown: RunProgress,
     refresh: float,
     notices: RunNotices,
@@ -227,7 +281,7 @@ async def show_progress(
 
 
 def snapshot_of(
-    execution: RunExecution, campaign: Campaign, plan: Plan, forecast: Forecast
+    execution: RunExecution, campaign: Campaign, plan: Plan, forecast: RunForecast
 ) -> ProgressSnapshot:
     """Return how a run stands."""
     counts = execution.counts
@@ -253,6 +307,7 @@ def snapshot_of(
         current_finish=forecast.finish(execution.elapsed, sum(held for held, _ in there.values())),
         deadline=execution.goal.deadline,
         follows_plan=plan.processors > 0,
+        forecast=forecast.fan,
         sites=tuple(
             SiteProgress(
                 name=site,

@@ -436,6 +436,12 @@ class PlannedSupply(Supply):
         self._cut: dict[int, float] = {}
 
     @property
+    def can_rebuy(self) -> bool:
+        """Whether what is left can be planned anew, and processors bought anew, at any time."""
+        bought = [purchase.slot.leased for purchase in self.plan.purchases]
+        return self.replan is not None and bool(bought) and all(bought)
+
+    @property
     def is_planning(self) -> bool:
         """Whether the remaining tasks are being planned again."""
         return self._replanning is not None

@@ -242,6 +242,44 @@ addEventListener("error", (e) => {
     });
   };
 
+  // Forecast of the end against the truth.
+  const FAN = D.forecast, truth = !PLANNED && S.not_run === 0 ? S.makespan_s : null;
+  if (!FAN.length) $("forecast-section").hidden = true;
+  else {
+    const [at, , middle, late] = FAN[0];
+    const held = FAN.filter((f) => truth >= f[1] && truth <= f[3]).length;
+    $("forecast-note").textContent = `After ${time(at)} the end was expected at ${time(middle)}, with 90 % by ${time(late)}.`
+      + (truth === null ? "" : ` It came at ${time(truth)}: between 10 and 90 % of ${held} of ${count(FAN.length, "forecast")}.`)
+      + (truth === null || FAN[0].length < 7 || S.cost === null ? "" : ` The cost was expected to be ${money(FAN[0][5])}, with 90 % at most ${money(FAN[0][6])}, and was ${money(S.cost)}.`);
+  }
+  const drawForecast = () => {
+    if (!FAN.length) return;
+    const host = $("forecast"), end = Math.max(D.end, FAN[FAN.length - 1][0], 1e-9);
+    const high = Math.max(most(FAN.map((f) => f[3]), 1e-9), truth || 0);
+    const low = Math.min(FAN.reduce((a, f) => Math.min(a, f[1]), high), truth || high);
+    const f = frame(host, 0, end, Math.max(0, low - 0.1 * (high - low)), high + 0.1 * (high - low), "time", "end", time, time);
+    const { g, X, Y } = f;
+    // Each forecast holds until the next one is made.
+    const steps = (column) => FAN.flatMap((row, i) => [[row[0], row[column]], [i + 1 < FAN.length ? FAN[i + 1][0] : end, row[column]]]);
+    g.fillStyle = css("--main"); g.globalAlpha = 0.18; g.beginPath();
+    steps(1).concat(steps(3).reverse()).forEach((p, i) => g[i ? "lineTo" : "moveTo"](X(p[0]), Y(p[1])));
+    g.fill(); g.globalAlpha = 1;
+    g.strokeStyle = css("--main"); g.lineWidth = 1.8; g.beginPath();
+    steps(2).forEach((p, i) => g[i ? "lineTo" : "moveTo"](X(p[0]), Y(p[1])));
+    g.stroke();
+    if (truth !== null) {
+      g.setLineDash([6, 4]); g.strokeStyle = css("--good"); g.beginPath();
+      g.moveTo(X(0), Y(truth)); g.lineTo(X(end), Y(truth)); g.stroke(); g.setLineDash([]);
+    }
+    legend("forecast-legend", [["line", "var(--main)", "expected end"], ["square", "var(--main)", "10 to 90 %"],
+      ...(truth === null ? [] : [["dashed", "var(--good)", "true end"]])]);
+    hover(host, (mx) => {
+      const t = (mx - f.L) / (f.w - f.L - f.R) * end;
+      const row = FAN.filter((one) => one[0] <= t).pop();
+      return row && `${time(t)}\n10 %: ${time(row[1])}\n50 %: ${time(row[2])}\n90 %: ${time(row[3])}`;
+    });
+  };
+
   // Schedule.
   const seen = new Map();
   for (const source of [D.planned, D.actual]) for (const bars of Object.values(source)) for (const b of bars) seen.set(b[6], b[4]);
@@ -454,7 +492,7 @@ addEventListener("error", (e) => {
   if (D.bill.unsettled.length) $("bill").append(el("p", `Not settled: ${D.bill.unsettled.join(", ")}`, "note"));
   table($("messages"), ["#at", "*message"], D.messages.map((m) => [time(m[0]), m[1]]), "None.");
 
-  const draw = () => { drawFront(); drawSpend(); drawGantt(); drawBusy(); };
+  const draw = () => { drawFront(); drawSpend(); drawForecast(); drawGantt(); drawBusy(); };
   draw();
   let pending = 0;
   addEventListener("resize", () => { cancelAnimationFrame(pending); pending = requestAnimationFrame(draw); });

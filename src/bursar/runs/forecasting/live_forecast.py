@@ -1,0 +1,289 @@
+"""The forecast of a run while it goes on: made off the event loop, told, and kept."""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bursar.dispatch.journal_records import AttemptRecord
+from bursar.forecasts.fan import ForecastFan
+from bursar.history.forecast_records import SHARES, FoundScores
+from bursar.history.store import History
+from bursar.history.writing import ExecutionFacts
+from bursar.model.campaign import Campaign
+from bursar.model.errors import BursarError
+from bursar.model.plan import Plan
+from bursar.model.site import SiteFacts
+from bursar.runs.execution import RunExecution
+from bursar.runs.forecasting.odds_line import GoalRemedy
+from bursar.runs.forecasting.standing import RunStanding, StandingReader
+from bursar.runs.supply import PlannedSupply, Supply
+
+if TYPE_CHECKING:
+    from bursar.forecasts.campaign_forecast import CampaignForecast
+    from bursar.runs.forecasting.standing_forecast import StandingForecaster
+
+FIRST, FIRST_OF_EACH = 1.0, 2e-3
+"""
+Seconds after which the first forecast is made, and seconds more for each task: a shorter run has
+none, since a forecast would take a notable part of its processor time.
+"""
+
+PAUSE = 2.0
+"""Seconds between two forecasts, at least."""
+
+STILL = 20.0
+"""Seconds after which a forecast is made anew although no task has ended."""
+
+PARTS = 200
+"""A forecast is made for each such part of a run's expected length, at most."""
+
+LOAD = 0.01
+"""Share of a processor that forecasts may take; half of the first one is what it loads."""
+
+MOST_TASKS = 200_000
+"""Tasks of a run, at most, for which forecasts are made while it goes on."""
+
+NOT_KEPT = "what is forecast of this run is not kept in the history: {}"
+"""Line for people where a history cannot be written."""
+
+_STEP = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastUpdate:
+    """
+    A forecast of a run as it stood.
+
+    Parameters
+    ----------
+    share
+        Share of :data:`~bursar.history.forecast_records.SHARES` at which it is kept; None: it is
+        not.
+    """
+
+    standing: RunStanding
+    forecast: "CampaignForecast"
+    fan: ForecastFan
+    share: float | None = None
+
+
+class LiveForecast:
+    """
+    Forecasts a run while it goes on.
+
+    Parameters
+    ----------
+    sites
+        Sites of the run.
+    history
+        History to learn from, and to keep forecasts in; None: neither.
+    facts
+        The run, as the history names it.
+    tell
+        Called with a line for people when forecasts cannot be kept.
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        sites: Sequence[SiteFacts],
+        history: History | None,
+        facts: ExecutionFacts,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._campaign = campaign
+        self._sites = sites
+        self._history = history
+        self._facts = facts
+        self._tell = tell
+        self._reader = StandingReader([task.processors for task in campaign.workflow.tasks])
+        self._forecaster: StandingForecaster | None = None
+        self._using = threading.Lock()
+        self._kept: set[float] = set()
+        self._scores: dict[tuple[str, float], FoundScores] = {}
+        self._cost = 0.0
+        self._complaint = ""
+        self._last = -math.inf
+        self._seen = -1
+        self.latest: ForecastUpdate | None = None
+        """The latest forecast; None while nothing is known."""
+
+    @property
+    def fan(self) -> ForecastFan | None:
+        """What is told of the latest forecast; None while nothing is known."""
+        return None if self.latest is None else self.latest.fan
+
+    def take_in(self, record: AttemptRecord) -> None:
+        """Note an attempt that has ended."""
+        self._reader.take_in(record)
+
+    async def watch(
+        self,
+        execution: RunExecution,
+        supply: Supply,
+        on_update: Callable[[ForecastUpdate], Awaitable[None]],
+    ) -> None:
+        """
+        Make forecasts until cancelled.
+
+        Parameters
+        ----------
+        on_update
+            Called with each new forecast; no other is made before it returns.
+        """
+        if len(self._campaign.workflow.tasks) > MOST_TASKS:
+            return
+        for record in supply.run.journal.records:
+            self._reader.take_in(record)
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        # As the run stands before any task has ended, whenever the forecast of that is made.
+        standing = self._reader.read(execution, supply)
+        await asyncio.sleep(FIRST + FIRST_OF_EACH * len(self._campaign.workflow.tasks))
+        while True:
+            if self._is_due(clock(), begun, supply):
+                cost = time.thread_time()
+                if self.latest is not None or not standing.leases or self._seen >= 0:
+                    standing = self._reader.read(execution, supply)
+                self._last, self._seen = clock(), self._reader.ended
+                self._cost += time.thread_time() - cost
+                update = await asyncio.to_thread(self._update, standing)
+                if self._complaint:  # told here, as people are told from the loop only
+                    self._tell(self._complaint)
+                    self._complaint = ""
+                if update is not None:
+                    self.latest = update
+                    await on_update(update)
+            await asyncio.sleep(_STEP)
+
+    async def remedy(self, update: ForecastUpdate, *, can_rebuy: bool) -> GoalRemedy | None:
+        """Return what would keep the goal with its confidence, on the draws of a forecast."""
+        return await asyncio.to_thread(self._remedy, update, can_rebuy)
+
+    async def odds_of(self, update: ForecastUpdate, plan: Plan) -> float | None:
+        """
+        Return the odds of a plan of the tasks left, on the draws of a forecast; None: unknown.
+
+        Parameters
+        ----------
+        plan
+            Plan whose clock begins when the run stood as it did; tasks that run end first.
+        """
+        return await asyncio.to_thread(self._odds_of, update, plan)
+
+    def _is_due(self, now: float, begun: float, supply: Supply) -> bool:
+        if isinstance(supply, PlannedSupply) and supply.is_planning:
+            return False  # nothing is bought that could be forecast
+        if self._cost > LOAD * (now - begun):
+            return False
+        waited = now - self._last
+        if self._next_share() is not None and waited >= _STEP:
+            return True
+        whole = 0.0 if self.latest is None else self.latest.fan.end_s.p50
+        pause = max(PAUSE, whole / PARTS)
+        return waited >= (pause if self._reader.ended != self._seen else max(pause, STILL))
+
+    def _next_share(self) -> float | None:
+        """Return the share whose forecast is to be kept now; None: it is there already."""
+        ended = self._reader.ended / max(1, len(self._campaign.workflow.tasks))
+        if ended >= 1:
+            return None
+        reached = max(share for share in SHARES if share <= ended)
+        return None if reached in self._kept else reached
+
+    # In a thread.
+
+    def _update(self, standing: RunStanding) -> ForecastUpdate | None:
+        # A cancelled call goes on in its thread.
+        with self._using:
+            is_first, began = self.latest is None, time.thread_time()
+            try:
+                return self._forecast(standing)
+            finally:
+                self._cost += (0.5 if is_first else 1.0) * (time.thread_time() - began)
+
+    def _forecast(self, standing: RunStanding) -> ForecastUpdate | None:
+        if self._forecaster is None:
+            from bursar.runs.forecasting.standing_forecast import StandingForecaster
+
+            try:
+                self._forecaster = self._made(StandingForecaster, self._history)
+            except BursarError:  # was told where run times were looked up, or will be
+                self._forecaster = self._made(StandingForecaster, None)
+        tasks = len(self._campaign.workflow.tasks)
+        if len(standing.ended) >= tasks:
+            return None
+        share = max(one for one in SHARES if one <= len(standing.ended) / tasks)
+        forecast = self._forecaster.forecast(
+            standing, self._scores_at(self._forecaster.known.basis, share)
+        )
+        if forecast is None:
+            return None
+        fan = ForecastFan.of(forecast, standing.goal, standing.now)
+        if share in self._kept:
+            return ForecastUpdate(standing=standing, forecast=forecast, fan=fan)
+        self._kept.add(share)
+        kept = self._forecaster.kept(forecast, standing, share)
+        if kept is not None and self._history is not None:
+            try:
+                self._history.add_forecast(self._facts, kept)
+            except BursarError as error:
+                self._history = None
+                self._complaint = NOT_KEPT.format(error)
+        return ForecastUpdate(standing=standing, forecast=forecast, fan=fan, share=share)
+
+    def _made(
+        self, make: "type[StandingForecaster]", history: History | None
+    ) -> "StandingForecaster":
+        return make(self._campaign, self._sites, history, self._facts.name)
+
+    def _scores_at(self, basis: str, share: float) -> FoundScores:
+        if self._history is None:
+            return [], []
+        if (basis, share) not in self._scores:
+            try:
+                self._scores[basis, share] = self._history.forecast_scores(
+                    self._facts.campaign, basis, share
+                )
+            except BursarError:
+                self._scores[basis, share] = [], []
+        return self._scores[basis, share]
+
+    def _remedy(self, update: ForecastUpdate, can_rebuy: bool) -> GoalRemedy | None:
+        from bursar.runs.forecasting.remedies import find_remedy
+
+        began = time.thread_time()
+        with self._using:
+            assert self._forecaster is not None
+            held = update.standing.held
+            free = {site.name: site.processors - held.get(site.name, 0) for site in self._sites}
+            found = find_remedy(
+                update.standing,
+                update.forecast,
+                free,
+                self._forecaster.again,
+                can_rebuy=can_rebuy,
+            )
+            self._cost += time.thread_time() - began
+            return found
+
+    def _odds_of(self, update: ForecastUpdate, plan: Plan) -> float | None:
+        with self._using:
+            assert self._forecaster is not None
+            standing = update.standing
+            leases = {
+                f"{number}": replace(
+                    one, slot=replace(one.slot, start=one.slot.start + standing.now)
+                )
+                for number, one in enumerate(plan.purchases)
+            }
+            # Running tasks end where they are; their processors then go back.
+            changed = replace(standing, leases=leases, lease_of={}, plan=plan)
+            forecast = self._forecaster.again(changed)
+        if forecast is None:
+            return None
+        return forecast.odds(standing.goal.deadline, standing.goal.budget)

@@ -1,0 +1,217 @@
+"""How a run stands at one moment, as far as a forecast of its end and cost needs to know."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from bursar.dispatch.journal_records import AttemptRecord
+from bursar.model.allocation import Allocation
+from bursar.model.campaign import Goal
+from bursar.model.plan import Plan, Purchase
+from bursar.model.slot import Slot
+from bursar.model.task import Status
+from bursar.runs.execution import RunExecution
+from bursar.runs.supply import PlannedSupply, Supply
+
+NEWEST_ENDS = 5000
+"""Ended attempts of the run that a forecast learns from, the newest."""
+
+
+class EndedAttempt(NamedTuple):
+    """
+    An attempt of the run that has ended.
+
+    Parameters
+    ----------
+    seconds
+        Run time at the site.
+    busy
+        Share of processor time in that; NaN where unknown.
+    """
+
+    task: int
+    site: str
+    seconds: float
+    status: Status
+    busy: float
+
+
+class RunningAttempt(NamedTuple):
+    """
+    An attempt that runs.
+
+    Parameters
+    ----------
+    seconds
+        Run time at the site so far.
+    """
+
+    task: int
+    site: str
+    lease: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStanding:
+    """
+    How a run stands.
+
+    Parameters
+    ----------
+    now
+        Seconds since the run's begin.
+    moment
+        The same in seconds since the epoch.
+    ended
+        Tasks that will not run again.
+    running, attempts
+        What runs, and the newest that has ended.
+    spent
+        Currency units, what open leases have accrued included.
+    leases
+        Processors that are held or promised, by the names of their leases; starts are seconds from
+        the run's begin.
+    held
+        Processors of all leases at each site, also those that other runs use now.
+    lease_of
+        Lease to which each task is bound, by the task's number; another name, or none: the task
+        runs on whatever there is.
+    plan
+        Plan by whose order the tasks start; None: by their numbers.
+    """
+
+    now: float
+    moment: float
+    ended: frozenset[int]
+    running: Sequence[RunningAttempt]
+    attempts: Sequence[EndedAttempt]
+    spent: float
+    leases: Mapping[str, Purchase]
+    held: Mapping[str, int]
+    lease_of: Mapping[int, str]
+    plan: Plan | None
+    goal: Goal
+
+
+class StandingReader:
+    """
+    Gathers what ends in a run, and reads how the run stands.
+
+    Parameters
+    ----------
+    processors
+        Processors that each task holds.
+    """
+
+    def __init__(self, processors: Sequence[int]) -> None:
+        self._processors = processors
+        self._attempts: deque[EndedAttempt] = deque(maxlen=NEWEST_ENDS)
+        self.ended = 0
+        """Number of tasks that have ended by an attempt of their own."""
+
+    def take_in(self, record: AttemptRecord) -> None:
+        """Note an attempt that has ended."""
+        self.ended += record.final
+        outcome = record.outcome
+        seconds = outcome.end - outcome.start
+        if record.is_reused or not seconds > 0:
+            return
+        used = outcome.user_seconds + outcome.system_seconds
+        held = seconds * self._processors[outcome.task]
+        busy = used / held if used or outcome.max_rss else math.nan
+        self._attempts.append(
+            EndedAttempt(outcome.task, record.site, seconds, outcome.status, busy)
+        )
+
+    def read(self, execution: RunExecution, supply: Supply) -> RunStanding:
+        """Return how the run stands now."""
+        now, first = execution.dispatcher.now(), execution.dispatcher.now() - execution.elapsed
+        figures = execution.dispatcher.figures
+        allocations = execution.provision.allocations()
+        held: Counter[str] = Counter()
+        for one in allocations:
+            held[one.site] += 0 if one.is_over else one.processors
+        return RunStanding(
+            now=now - first,
+            moment=now,
+            ended=figures.ended,
+            running=[
+                RunningAttempt(task, site, lease, max(now - since, 0.0))
+                for task, site, lease, since in figures.begun()
+            ],
+            attempts=list(self._attempts),
+            spent=execution.spent,
+            leases=purchases_of(allocations, figures.room(), now, first),
+            held=held,
+            lease_of=dict(supply.run.bindings.lease_of),
+            plan=supply.plan if isinstance(supply, PlannedSupply) else None,
+            goal=execution.goal,
+        )
+
+
+def purchases_of(
+    allocations: Sequence[Allocation], room: Mapping[str, int], now: float, first: float
+) -> dict[str, Purchase]:
+    """
+    Return what is held, or agreed on for later, as purchases on the clock of a run.
+
+    What was asked for without an agreed start is left out: nobody knows when it comes.
+
+    Parameters
+    ----------
+    room
+        Processors of each lease that tasks may use now; another run may have the others.
+    now, first
+        The present and the run's begin, seconds since the epoch.
+    """
+    found = {}
+    for one in allocations:
+        if one.is_over or not one.works or (one.leaving and not one.workload.busy):
+            continue
+        begin = one.paid_from if one.paid_from is not None else one.granted
+        start = one.start if begin is None else begin
+        if start is None or not math.isfinite(start):
+            continue
+        if begin is not None:
+            # Open before now: its fixed price is paid.
+            start = min(start, math.nextafter(now, -math.inf))
+        endless = math.isinf(one.duration)
+        part = one.paid / one.processors
+        slot = Slot(
+            site=one.site,
+            start=start - first,
+            duration=one.duration,
+            processors=max(1, min(one.processors, room.get(one.name, one.processors))),
+            unit_price=None if one.unit_price is None else one.unit_price * part,
+            fixed_price=one.fixed_price,
+            divisible=endless or not one.whole,
+            leased=endless,
+        )
+        found[one.name] = Purchase(slot=slot)
+    return found
+
+
+def with_more(standing: RunStanding, lease: str, processors: int, opening: float) -> RunStanding:
+    """
+    Return how a run would stand with more processors beside a lease, open to all tasks.
+
+    Parameters
+    ----------
+    opening
+        Seconds until their workers take tasks.
+    """
+    beside = standing.leases[lease].slot
+    slot = replace(
+        beside,
+        start=standing.now + opening,
+        duration=math.inf,
+        processors=processors,
+        divisible=True,
+        leased=True,
+    )
+    running = {attempt.task: attempt.lease for attempt in standing.running}
+    more = Purchase(slot=slot)
+    return replace(standing, leases={**standing.leases, "": more}, lease_of=running)

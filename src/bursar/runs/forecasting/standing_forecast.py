@@ -1,0 +1,192 @@
+"""
+Forecasts of a run from how it stands.
+
+Loaded late and used in a thread: the arrays and kernels take longer to load than a short run lasts.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from bursar.forecasts.calibration import Distribution, EarlierScore
+from bursar.forecasts.campaign_forecast import CampaignForecast, CampaignForecaster, TaskProgress
+from bursar.forecasts.dispatch_replay import ANYWHERE
+from bursar.forecasts.known_runtimes import KnownRuntimes, ObservationSource, known_runtimes
+from bursar.forecasts.runtime_draws import UnknownRuntimes
+from bursar.forecasts.runtime_model import RuntimeColumns
+from bursar.history.columns import ObservationColumns, read_columns
+from bursar.history.forecast_records import GRID, FoundScores, KeptForecast
+from bursar.history.observation import CENSORED
+from bursar.model.campaign import Campaign
+from bursar.model.site import SiteFacts
+from bursar.model.task import Status
+from bursar.runs.forecasting.standing import RunStanding
+
+MOST_RUNTIMES = 150_000
+"""Run times that are drawn for a forecast of a run, at most: large campaigns get fewer draws."""
+
+FEWEST_DRAWS, MOST_DRAWS = 40, 200
+
+
+class NoObservations:
+    """A history without observations, for runs that have none."""
+
+    def kinds(self) -> list[str]:
+        """Return no names."""
+        return []
+
+    def observations_of(
+        self, kinds: Sequence[str], *, newest: int | None = None, parameters: bool = False
+    ) -> ObservationColumns:
+        """Return nothing."""
+        return read_columns(None, kinds, newest, parameters)
+
+
+class StandingForecaster:
+    """
+    Forecasts one run again and again, as it stands.
+
+    Parameters
+    ----------
+    sites
+        Sites of the run.
+    source
+        History of earlier tasks; None: there is none.
+    execution
+        Name of the run in the history, whose own tasks are left out there.
+
+    Raises
+    ------
+    InputError, BursarError
+        When the history cannot be read.
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        sites: Sequence[SiteFacts],
+        source: ObservationSource | None,
+        execution: str,
+    ) -> None:
+        self._workflow = campaign.workflow
+        self._speeds = {site.name: site.speed for site in sites}
+        self.known: KnownRuntimes = known_runtimes(
+            campaign, [site.name for site in sites], source or NoObservations(), without=execution
+        )
+        self._forecaster: CampaignForecaster | None = None
+
+    def forecast(self, standing: RunStanding, scores: FoundScores) -> CampaignForecast | None:
+        """
+        Return the forecast of a run, on new draws.
+
+        Parameters
+        ----------
+        scores
+            Scores of ends and of costs by which the forecast is corrected, each with whether it is
+            of the same campaign.
+
+        Returns
+        -------
+        CampaignForecast or None
+            None where nothing is known of the run times, or where no processors are there or
+            agreed on.
+        """
+        self._forecaster = None
+        left = max(len(self._workflow.tasks) - len(standing.ended), 1)
+        try:
+            self._forecaster = CampaignForecaster(
+                self._workflow,
+                self.known,
+                self._progress(standing),
+                draws=min(MOST_DRAWS, max(FEWEST_DRAWS, MOST_RUNTIMES // left)),
+                end_scores=EarlierScore.of_found(scores[0]),
+                cost_scores=EarlierScore.of_found(scores[1]),
+            )
+        except UnknownRuntimes:
+            return None
+        return self.again(standing)
+
+    def again(self, standing: RunStanding) -> CampaignForecast | None:
+        """Return the forecast of the same run on other processors, on the same draws."""
+        if self._forecaster is None or not standing.leases:
+            return None
+        number = {name: at for at, name in enumerate(standing.leases)}
+        count = len(self._workflow.tasks)
+        lease = np.full(count, ANYWHERE, dtype=np.int64)
+        for task, name in standing.lease_of.items():
+            lease[task] = number.get(name, ANYWHERE)
+        for attempt in standing.running:
+            lease[attempt.task] = number.get(attempt.lease, ANYWHERE)
+        order = np.arange(count, dtype=np.float64)
+        if standing.plan is not None and standing.plan.placements:
+            order += count  # what a plan of the rest does not name comes last
+            for at, placed in enumerate(standing.plan.placements):
+                order[placed.task] = at
+        found = self._forecaster.of_leases(
+            tuple(standing.leases.values()), lease, order, self._speeds
+        )
+        # A task that fits nowhere makes the end infinite: nothing is known then.
+        return found if math.isfinite(found.end.quantile(0.95)) else None
+
+    def _progress(self, standing: RunStanding) -> TaskProgress:
+        tasks, attempts = self.known.tasks, standing.attempts
+        numbers = np.array([attempt.task for attempt in attempts], dtype=np.int64)
+        cut = np.array([attempt.status in CENSORED for attempt in attempts], dtype=np.bool_)
+        good = np.array([a.status is Status.SUCCEEDED for a in attempts], dtype=np.bool_)
+        known = [self.known.sites.get(attempt.site, 0) for attempt in attempts]
+        return TaskProgress(
+            now=standing.now,
+            ended=standing.ended,
+            elapsed={
+                attempt.task: attempt.seconds * self._speeds.get(attempt.site, 1.0)
+                for attempt in standing.running
+            },
+            observed=RuntimeColumns(
+                kind=tasks.kind[numbers],
+                execution=np.zeros(len(numbers), np.int64),
+                site=np.array(known, dtype=np.int64),
+                work=np.array([a.seconds * self._speeds.get(a.site, 1.0) for a in attempts]),
+                whole=~cut,
+                failed=~good & ~cut,
+                busy=np.array([attempt.busy for attempt in attempts], dtype=np.float64),
+                estimate=tasks.estimate[numbers],
+                features=tasks.features[numbers],
+            ),
+            spent=standing.spent,
+        )
+
+    def kept(
+        self, forecast: CampaignForecast, standing: RunStanding, share: float
+    ) -> KeptForecast | None:
+        """Return a forecast as the history keeps it; None where a quantile is infinite."""
+        goal, cost = standing.goal, forecast.cost
+        limited = goal.deadline is not None or goal.budget is not None
+        end = _quantiles(forecast.end)
+        kinds = np.delete(self.known.tasks.kind, sorted(standing.ended))
+        made = KeptForecast(
+            share=share,
+            ended=len(standing.ended),
+            tasks=len(self._workflow.tasks),
+            made=standing.moment,
+            elapsed=standing.now,
+            spent=standing.spent,
+            basis=forecast.basis,
+            executions=forecast.executions,
+            observed=forecast.observed,
+            sites=tuple(sorted({one.slot.site for one in standing.leases.values()})),
+            kinds=tuple(sorted(self.known.kinds[kind] for kind in np.unique(kinds))),
+            end=end,
+            cost=() if cost is None else _quantiles(cost),
+            end_draws=forecast.end.own_quantiles(),
+            cost_draws=None if cost is None else cost.own_quantiles(),
+            deadline=goal.deadline,
+            budget=goal.budget,
+            odds=forecast.odds(goal.deadline, goal.budget) if limited else None,
+            confidence=goal.confidence,
+        )
+        return made if math.isfinite(sum(made.end) + sum(made.cost)) else None
+
+
+def _quantiles(distribution: Distribution) -> tuple[float, ...]:
+    return tuple(distribution.quantile(share) for share in GRID)

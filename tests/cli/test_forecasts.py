@@ -1,0 +1,123 @@
+"""Forecasts as their user meets them: real runs that know their tasks from a history."""
+
+import json
+import re
+import shlex
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bursar.history.observation import TaskObservation
+from bursar.history.store import History
+from bursar.model.task import Status
+
+TASKS = """\
+[campaign]
+name = "slow"
+command = "sleep {seconds}"
+[parameters]
+seconds = [%s]
+[goal]
+deadline = "%s"
+"""
+
+SITES = """\
+[site.here]
+kind = "local"
+processors = 1
+unit_price = "0.04 EUR/core-hour"
+"""
+
+
+@pytest.fixture
+def known(folder: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder with a history in which tasks of the campaign have taken 0.2 s."""
+    path = folder.path / "history.sqlite"
+    monkeypatch.setenv("BURSAR_HISTORY", str(path))
+    begin = time.time() - 1e5
+    History(path).add(
+        TaskObservation(
+            execution=f"earlier-{run}",
+            task=f"slow-{i}",
+            attempt=1,
+            kind="slow",
+            template="sleep {seconds}",
+            site="here",
+            start=begin + 1000.0 * run + i,
+            seconds=0.2 + 0.01 * (i % 3) + 0.005 * run,
+            status=Status.SUCCEEDED,
+            processors=1,
+            speed=1.0,
+        )
+        for run in range(4)
+        for i in range(8)
+    )
+    folder.write("sites.toml", SITES)
+    return folder
+
+
+def test_a_run_that_turns_slow_says_what_to_type_and_is_on_the_record(known: Any) -> None:
+    """
+    Tasks take 1 s in place of 0.2 s: the line names a command, which gives the run its new goal;
+    forecasts from before have no truth then.
+    """
+    known.write("c.toml", TASKS % (", ".join(["1.0"] * 8), "4 s"))
+    run = known.start("run", "c.toml", "--sites", "sites.toml", "--name", "r")
+    journal = known.path / "runs" / "r"
+    line = said(known, journal, "bursar amend")
+    assert re.match(r"\d+ % for \d\d:\d\d:\d\d \(90 % asked\); \d+ % for ", line)
+    words = shlex.split(line.partition(": bursar ")[2])
+    assert words[:2] == ["amend", "r"]
+    known.bursar(*words)
+    run.wait()
+
+    summary = known.json("report", "r")
+    assert summary["deadline_s"] > 4.0
+    assert summary["forecast"]["end_s"]["p10"] <= summary["forecast"]["end_s"]["p90"]
+    told = known.json("forecasts")
+    assert told["without_truth"]["the goal was amended"] >= 1
+    shown = known.bursar("forecasts", "--campaign", "slow").stdout
+    assert "without a truth: the goal was amended" in shown
+    assert "no forecast is of" in known.bursar("forecasts", "--site", "no", status=2).stderr
+    page = (journal / "report.html").read_text()
+    data = page.partition('id="data">')[2].partition("</script>")[0]
+    assert json.loads(data)["forecast"]
+
+
+def test_the_record_holds_the_truth_after_kill_9_and_resume(known: Any) -> None:
+    """What the killed process forecast stays, and is compared with what came in the end."""
+    known.write("c.toml", TASKS % (", ".join(["0.5"] * 8), "1 h"))
+    run = known.start("run", "c.toml", "--sites", "sites.toml", "--name", "r")
+    history = History(known.path / "history.sqlite")
+    until = time.monotonic() + 30.0
+    while not history.forecasts():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    assert all(one.truth.is_open for one in history.forecasts())
+    known.bursar("run", "--resume", "r")
+
+    kept = history.forecasts()
+    assert kept
+    assert all(one.truth.end is not None for one in kept)
+    assert len({one.forecast.share for one in kept}) == len(kept)
+    (every, *_) = known.json("forecasts")["end"]["groups"]
+    assert (every["by"], every["runs"], every["forecasts"]) == ("all", 1, len(kept))
+
+
+def said(folder: Any, run: Path, part: str) -> str:
+    """Wait until a run has told something, and return the line."""
+    from bursar.dispatch.journal import read_journal
+
+    until = time.monotonic() + 30.0
+    while time.monotonic() < until:
+        if (run / "journal.sqlite").exists():
+            for event in read_journal(run / "journal.sqlite").events:
+                if event.kind == "message" and part in event.text:
+                    return event.text
+        time.sleep(0.1)
+    raise AssertionError(f"nobody said {part}")
