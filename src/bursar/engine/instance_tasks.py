@@ -489,6 +489,10 @@ class InstanceTasks:
         most = self._tries_of(task) if self.most_losses is None else self.most_losses[task]
         return most > 1
 
+    def has_tries(self, task: int) -> bool:
+        """Whether a task may fail once more before it has failed for good."""
+        return self.failures.get(task, 0) < self._tries_of(task)
+
     def _rule_of(self, task: int, failures: int) -> tuple[int, float]:
         """Return how often a task may be tried, and the seconds to wait after some failures."""
         return self._tries_of(task), self._retry.wait_before(failures + 1)

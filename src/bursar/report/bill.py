@@ -6,7 +6,7 @@ held, rounded so that the sum over a lease's tasks is right to a micro-unit, and
 lease (its idle time and its fixed charge) is an item of its own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -216,6 +216,30 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     repeated: Micros = field(name="repeated_micros")
 
 
+class CopiesItem(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What copies of tasks that took long came to.
+
+    Parameters
+    ----------
+    made, faster
+        Number of copies that have ended, and of those whose success counts.
+    amount
+        Micro-units for the processors of all copies.
+    """
+
+    made: int
+    faster: int
+    amount: Micros = field(name="amount_micros")
+
+    def words(self, currency: str) -> str:
+        """Return the line for people."""
+        return (
+            f"{self.made}, of which {self.faster} {'was' if self.faster == 1 else 'were'} faster; "
+            f"they cost {format_amount(self.amount, currency)}"
+        )
+
+
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
     """
     The bill of a run: leases, charges and totals.
@@ -238,6 +262,8 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
         Machines that were bought of clouds.
     data
         Data that were brought and sent back, by site.
+    copies
+        What copies came to; None: there were none.
     """
 
     run: str
@@ -253,6 +279,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     disputes: list[DisputeRecord] = []
     machines: list[MachineItem] = []
     data: list[DataItem] = []
+    copies: CopiesItem | None = None
 
     @property
     def by_site(self) -> dict[str, Micros]:
@@ -265,7 +292,12 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """Return the bill as JSON, with amounts in whole micro-units and in currency units."""
         # Only where there are some: most bills have none.
-        some = {"disputes": self.disputes, "machines": self.machines, "data": self.data}
+        some: dict[str, Any] = {
+            "disputes": self.disputes,
+            "machines": self.machines,
+            "data": self.data,
+        }
+        some |= {} if self.copies is None else {"copies": self.copies}
         more = {name: msgspec.to_builtins(items) for name, items in some.items() if items}
         return {
             "run": self.run,
@@ -291,6 +323,7 @@ def make_bill(
     recorded: Mapping[str, PilotUsage] | None = None,
     recorded_at: Mapping[str, str] | None = None,
     disputes: Sequence[DisputeRecord] = (),
+    copies: Collection[tuple[int, int]] = (),
 ) -> Bill:
     """
     Make the bill of a run. Open leases of a run that goes on are not yet included.
@@ -309,6 +342,8 @@ def make_bill(
         What the sites' own records say of each lease, and at which site.
     disputes
         Bills of sites that are wrong.
+    copies
+        Task and attempt of each copy.
     """
     recorded, recorded_at = recorded or {}, recorded_at or {}
     paid = ledger.settled()
@@ -360,6 +395,7 @@ def make_bill(
         leases=items,
         figures=_figures(items, recorded, recorded_at),
         tasks=[_task_item(tasks[number], attempts) for number, attempts in by_task.items()],
+        copies=_copies_item(by_task, copies),
         total=ledger.spent,
         granted=ledger.funded,
         held=ledger.held,
@@ -457,6 +493,8 @@ def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = N
     console.print(table_of(*heads, rows=tasks, right=slice(1, None)))
     if len(shown) < len(dearest):
         console.print(f"and {len(dearest) - len(shown)} more tasks (--all shows them)")
+    if bill.copies is not None:
+        console.print(f"copies: {bill.copies.words(bill.currency)}", soft_wrap=True)
     console.print()
     for one in bill.figures:
         console.print(f"{one.site}: {amount(one.amount)}; {one}", soft_wrap=True)
@@ -539,6 +577,25 @@ def _figures(
             )
         )
     return found
+
+
+def _copies_item(
+    by_task: Mapping[int, Sequence[tuple[AttemptRecord, Micros]]],
+    copies: Collection[tuple[int, int]],
+) -> CopiesItem | None:
+    ended = [
+        (record, share)
+        for number in {task for task, _ in copies}
+        for record, share in by_task.get(number, ())
+        if (number, record.outcome.attempt) in copies
+    ]
+    if not ended:
+        return None
+    return CopiesItem(
+        made=len(ended),
+        faster=sum(record.outcome.status is Status.SUCCEEDED for record, _ in ended),
+        amount=sum(share for _, share in ended),
+    )
 
 
 def _task_item(task: Task, attempts: Sequence[tuple[AttemptRecord, Micros]]) -> TaskItem:

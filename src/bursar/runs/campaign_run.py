@@ -53,6 +53,7 @@ from bursar.runs.run_watchers import (
     end_by_signals,
     show_progress,
     snapshot_of,
+    straggler_watch,
 )
 from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply
 from bursar.runs.surviving_workers import WorkerContactFile, outlives
@@ -199,6 +200,8 @@ async def _carry_out(
             results.take_in(record)
             observed.take_in(record)
             forecast.learn(outcome, record.final)
+            if stragglers is not None:
+                stragglers.learn(outcome, record.site)
             if record.final and outcome.status is not Status.SUCCEEDED:
                 task = workflow.tasks[outcome.task]
                 text = f"{task.id} {outcome.status}: {outcome.reason}"
@@ -214,6 +217,7 @@ async def _carry_out(
             on_outcome=took_in,
             on_event=tell,
         )
+        stragglers = straggler_watch(execution, campaign, environment, history)
         signals = RunSignals(execution, tell)
         owned = False
         state: RunState = "failed"
@@ -246,6 +250,8 @@ async def _carry_out(
                     every = max(CHECK_INTERVAL, (plan.makespan or 0.0) / 100)
                     monitor = ReplanMonitor(execution, supply, forecast, every)
                     watches["the watch for a better plan"] = monitor.watch()
+                if stragglers is not None:
+                    watches["the watch for tasks that take long"] = stragglers.watch()
                 if environment.amendable:
                     amend = partial(_amend, execution, folder, campaign, info, payments)
                     watches["the watch for a changed goal"] = receive_amendments(folder, amend)

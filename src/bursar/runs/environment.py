@@ -92,6 +92,8 @@ class RunEnvironment:
         this process.
     secrets
         See :class:`bursar.engine.core.EngineSettings`.
+    has_files
+        Whether tasks make the files that they state; not in simulated time.
     """
 
     sites: Mapping[str, Site]
@@ -108,3 +110,4 @@ class RunEnvironment:
     amendable: bool = True
     contact: WorkerContactFile | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    has_files: bool = True

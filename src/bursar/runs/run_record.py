@@ -20,7 +20,13 @@ from bursar.dispatch.journal import (
     is_written,
     read_journal,
 )
-from bursar.dispatch.journal_records import REUSED, AttemptRecord, JournalState, ReusedResults
+from bursar.dispatch.journal_records import (
+    REUSED,
+    AttemptRecord,
+    JournalState,
+    ReusedResults,
+    copies_of,
+)
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.market.purchasing import DISPUTE, DisputeRecord
@@ -140,6 +146,7 @@ class RunRecord:
             self.recorded,
             self.recorded_at,
             self.disputes,
+            {(copy.task, copy.attempt) for copy in copies_of(self.journal.events)},
         )
         rates = {site.name: site.exchange for site in self.info.sites if site.exchange}
         figures = [
@@ -335,6 +342,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "reused": info.reused,
         "reused_from": info.reused_from or None,
         "attempts": len(record.attempts),
+        "copies": None if record.bill.copies is None else msgspec.to_builtins(record.bill.copies),
         "makespan_s": makespan,
         "predicted_makespan_s": plan.makespan if amended_finish is None else amended_finish,
         "processors": plan.processors,

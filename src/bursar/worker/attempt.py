@@ -451,7 +451,10 @@ class Attempt:
     def _succeed(self) -> Outcome:
         try:
             for name in self.job.outputs:
-                self.home.files.publish(self._folder, name, stays=self._stays)
+                if not self.job.unpublished:
+                    self.home.files.publish(self._folder, name, stays=self._stays)
+                elif not os.path.exists(self._at_node(name)):
+                    raise StagingError(f'output "{name}" was not made')
         except _ATTEMPT_ERRORS as error:
             return self._end(Status.FAILED, _line(error))
         return self._end(Status.SUCCEEDED, "")
@@ -542,7 +545,7 @@ class Attempt:
         elif not self._scratch:
             place.leave(self._folder)
             # What a failed task has left behind is kept for its user to look at.
-            if status is Status.SUCCEEDED:
+            if status is Status.SUCCEEDED and not self.job.unpublished:
                 remove_tree(self._folder)
         else:
             self._clear_scratch(status)
