@@ -79,12 +79,8 @@ class CopyStart(msgspec.Struct, frozen=True):
 
     Parameters
     ----------
-    task
-        Number of the task.
     attempt, of
         Numbers of the copy, and of the attempt that ran already.
-    lease, worker
-        Lease and worker of the copy.
     elapsed
         Seconds for which the other attempt had run.
     left, fresh

@@ -368,10 +368,8 @@ class AttemptReactions(Generic[Of]):
             tasks.move(task, tasks.state_of_success)
             ends.append(_end_of(step.winner, SUCCEEDED))
         elif step.last is not None:
-            state: int | None = FAILED
-            if task in tasks.doomed or tasks.has_tries(task):
-                verdict = tasks.judge(task, Status.CANCELLED, now, counts=False, hold=True)
-                state = verdict.state
+            verdict = tasks.judge(task, Status.CANCELLED, now, counts=False, hold=True)
+            state = verdict.state
             if state is not None:
                 tasks.end(task, state)
             last = judged_copy(step.last, is_final=state == FAILED)

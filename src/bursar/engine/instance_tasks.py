@@ -471,6 +471,9 @@ class InstanceTasks:
             tries, wait = self._rule_of(task, failures)
             if failures >= tries:
                 return RetryVerdict(STATE_OF[status])
+        elif self.failures.get(task, 0) >= self._tries_of(task):
+            # Its last try has failed while a copy ran, which has now ended without success, too.
+            return RetryVerdict(FAILED)
         self._send_back(task)
         if hold:
             self.dependencies.hold(task)
@@ -488,10 +491,6 @@ class InstanceTasks:
         """Whether a task may begin again after an attempt that was lost while it ran."""
         most = self._tries_of(task) if self.most_losses is None else self.most_losses[task]
         return most > 1
-
-    def has_tries(self, task: int) -> bool:
-        """Whether a task may fail once more before it has failed for good."""
-        return self.failures.get(task, 0) < self._tries_of(task)
 
     def _rule_of(self, task: int, failures: int) -> tuple[int, float]:
         """Return how often a task may be tried, and the seconds to wait after some failures."""

@@ -35,8 +35,6 @@ class RunningTask:
 
     Parameters
     ----------
-    task
-        Number of the task.
     worker
         Name of the worker that runs it.
     kind
