@@ -46,7 +46,8 @@ from bursar.forecasts.known_runtimes import KnownRuntimes, known_runtimes
 from bursar.forecasts.runtime_draws import CampaignTasks
 from bursar.forecasts.runtime_model import RuntimeColumns
 from bursar.formats.wfformat import read_wfformat
-from bursar.history.columns import STATUS_CODES, ObservationColumns
+from bursar.history.columns import ObservationColumns
+from bursar.history.encoding import STATUS_CODES
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.plan import Placement, Purchase
 from bursar.model.slot import Slot

@@ -15,6 +15,7 @@ ROOMS = (
     "cluster",
     "dispatch",
     "formats",
+    "history",
     "market",
     "model",
     "planning",

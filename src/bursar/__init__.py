@@ -19,7 +19,7 @@ __version__ = VERSION
 
 if TYPE_CHECKING:
     from bursar.api.executor import Executor, TaskFailed
-    from bursar.api.mapping import MapFailed, map
+    from bursar.api.mapping import MapDeadlineMissed, MapFailed, map
     from bursar.api.matching import match
     from bursar.api.planning import plan
     from bursar.api.quote import GoalOutOfReach, Quote
@@ -54,6 +54,7 @@ _HOMES = {
     "GoalOutOfReach": "api.quote",
     "Infeasible": "model.errors",
     "InputError": "model.errors",
+    "MapDeadlineMissed": "api.mapping",
     "MapFailed": "api.mapping",
     "Matching": "model.matching",
     "Quote": "api.quote",
@@ -90,6 +91,7 @@ __all__ = [
     "GoalOutOfReach",
     "Infeasible",
     "InputError",
+    "MapDeadlineMissed",
     "MapFailed",
     "Matching",
     "Quote",

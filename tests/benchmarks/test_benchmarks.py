@@ -12,7 +12,7 @@ from benchmarks.job_records import gridengine_jobs, slurm_jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
-LIBRARIES = {"figures", "job_records", "run_lives", "tables"}
+LIBRARIES = {"binomial_bounds", "figures", "job_records", "run_lives", "tables"}
 """Modules that are no benchmarks themselves."""
 
 PROGRAMS = sorted({path.stem for path in FOLDER.glob("*.py")} - LIBRARIES)

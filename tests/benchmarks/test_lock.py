@@ -85,6 +85,28 @@ def test_the_lock_file_is_within_the_projects_bounds(python: str) -> None:
         assert asked.specifier.contains(versions[name]), (text, versions[name])
 
 
+def test_the_demo_uses_part_of_the_same_versions() -> None:
+    """What the product, its charts and its build ask for, by the same hashes."""
+    whole, demo = (
+        {(name, version): hashes for name, version, _, hashes in LINE.findall(text)}
+        for text in (
+            (ROOT / file).read_text() for file in ("requirements.lock", "requirements-demo.lock")
+        )
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    asked = [
+        *project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"]["charts"],
+        *project["build-system"]["requires"],
+        "editables",
+    ]
+    names = {canonicalize_name(Requirement(text).name) for text in asked}
+
+    assert demo.items() <= whole.items(), "run make lock"
+    assert names <= {canonicalize_name(name) for name, _ in demo}
+    assert len(demo) < len(whole) / 2
+
+
 def test_every_dependency_has_a_lower_bound() -> None:
     """Also those that are not pinned, as the one that changes code at random."""
     for text in (text for one in PROJECTS for text in asked_by(one, every_extra=True)):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.service.service_process import Served
 
 CAMPAIGN = """\
 [campaign]
@@ -70,3 +71,27 @@ def test_where_needs_are_refused(folder: Any) -> None:
     told = folder.bursar("simulate", "g.toml", "--choice", "best", status=2).stderr
     assert "tasks.mean.needs" in told
     assert "--provisioning planned or dynamic" in told
+
+
+def test_a_share_decides_at_a_service_too(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The campaign is submitted as it is, and its tasks are told the same as in a run."""
+    served = Served(folder.path / "here")
+    served.start()
+    try:
+        monkeypatch.setenv("BURSAR_SITE", f"http://127.0.0.1:{served.port}")
+        monkeypatch.setenv("BURSAR_SERVICES", str(folder.path / "services.toml"))
+        for needs, end in (("75%", "succeeded"), ("95 %", "skipped")):
+            stated(folder, needs)
+            done = folder.json("submit", "-f", "g.toml", "--wait", status=1)
+            found = folder.json("results", done["instance"], status=1)["results"]
+            ends = {row["label"]: row for row in found}
+            assert [ends[name]["state"] for name in ("mean", "draw", "strict")] == [
+                end,
+                end,
+                "skipped",
+            ]
+            if end == "succeeded":
+                assert ends["mean"]["stdout"] == "absent: s-3.txt\n"
+                assert ends["draw"]["stdout"] == "1\n2\n4\n"
+    finally:
+        served.end()

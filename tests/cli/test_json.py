@@ -100,4 +100,4 @@ def test_unknown_is_null_and_never_0(folder: Any) -> None:
     assert plan["bounds"]["unknown_tasks"] == 1
     assert ran["predicted_makespan_s"] is None
     assert ran["cost"] is None
-    assert "unknown" in folder.bursar("plan", "c.toml", "--fresh").stdout
+    assert "unknown" in folder.bursar("plan", "c.toml", "--fresh", "--history", "none").stdout

@@ -1,15 +1,29 @@
 """Unknown runtimes are measured before a plan is made: which tasks, and what is learned."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bursar.api.measured_runtimes import choose_probes, learn_runtimes, overhead_of, spread
+from bursar.api import probing
+from bursar.api.measured_runtimes import (
+    ProbeSummary,
+    choose_probes,
+    learn_runtimes,
+    overhead_of,
+    spread,
+    warm_outcomes,
+)
+from bursar.api.probing import ProbedCampaign
+from bursar.api.quote import Quote
 from bursar.formats.campaign_file import read_campaign
-from bursar.model.campaign import Workflow
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.task import File, Outcome, Status, Task
+from bursar.runs.folder import RunFolder
+from bursar.runs.run_record import read_run
 
 SWEEP = """\
 [campaign]
@@ -73,16 +87,16 @@ def test_overhead_is_the_time_between_two_tasks_on_a_processor() -> None:
     assert overhead_of(outcomes, 4) == 0.0
 
 
-def test_the_median_becomes_the_runtime_of_a_kind() -> None:
+def test_the_mean_becomes_the_runtime_of_a_kind() -> None:
     """A kind that failed counts as the others, and says why."""
     tasks = [Task(id=f"t{n}", name="t") for n in range(5)]
     tasks += [Task(id="u", name="u"), Task(id="v", name="v", runtime=9.0)]
-    ends = {n: ended(n, 0, seconds) for n, seconds in ((0, 1.0), (1, 2.0), (2, 7.0))}
+    ends = {n: ended(n, 0, seconds) for n, seconds in ((0, 1.0), (1, 2.0), (2, 6.0))}
     ends[5] = ended(5, 0, 50, Status.FAILED)
 
     learned, kinds = learn_runtimes(Workflow(tuple(tasks)), ends, 0.5, 2.0)
 
-    assert [task.runtime for task in learned.tasks] == [5.0] * 6 + [9.0]
+    assert [task.runtime for task in learned.tasks] == [7.0] * 6 + [9.0]  # 2 (3 + 0.5)
     assert [(one.name, one.measured, one.reason) for one in kinds] == [
         ("t", 3, ""),
         ("u", 0, "exit 1"),
@@ -152,11 +166,86 @@ def test_a_campaign_whose_first_tasks_fail_is_not_planned(folder: Any) -> None:
     assert read_campaign(folder.path / "c.toml").workflow.tasks[0].runtime is None
 
 
-def test_a_later_run_goes_on_after_one_that_was_measured(folder: Any) -> None:
-    """What the probe kept has no record of what it depends on: nothing of the run is reused."""
+def test_what_a_probe_made_is_reused_and_a_probe_reuses(folder: Any) -> None:
+    """Nine tasks are reused; of the three new ones two are measured, and each runs once."""
     sweep(folder.path)
     folder.bursar("run", "c.toml", "--probe", "2")
+    sweep(folder.path, SWEEP.replace('"c", "d"]', '"c", "e"]'))
 
-    assert folder.json("run", "c.toml")["succeeded"] == 12
-    refused = folder.bursar("run", "c.toml", "--probe", "2", "--reuse-from", "last", status=2)
-    assert refused.stderr.startswith("bursar: --probe: goes without --reuse-from")
+    made = folder.json("run", "c.toml", "--probe", "2")
+    last = folder.bursar("run", "c.toml", "--probe", "2", "--reuse-from", "last")
+
+    assert (made["succeeded"], made["reused"]) == (12, 9)
+    assert sorted((folder.path / "log").read_text().split()) == sorted(
+        ["a", "b", "c", "d", "e"] * 3
+    )
+    assert "reused 12 of 12 results" in last.stderr
+
+
+def test_planned_and_actual_time_of_a_measured_run_cover_the_same_span(folder: Any) -> None:
+    """
+    Both go from the begin of the probe to the last end of a task.
+
+    The plan places what is left when the probe has ended; the probe's own time is known then, and
+    the workers of the rest start as those of the probe did.
+    """
+    sweep(folder.path)
+
+    made = folder.json("run", "c.toml", "--probe", "3", "--name", "r")
+
+    run = RunFolder.open(folder.path / "runs", "r")
+    record = read_run(run)
+    _, plan = record.planned
+    (begun, _), (later, _) = record.incarnations
+    probe = [one.outcome for one in record.attempts if one.outcome.end <= later]
+    rest = [one.outcome for one in record.attempts if one.outcome.end > later]
+    span = max(one.end for one in probe) - begun
+    startup = min(one.start for one in probe) - begun
+    placed = max(one.finish for one in plan.placements)
+    assert len(probe) == 3
+    assert {one.task for one in plan.placements} == {one.task for one in rest}
+    assert made["predicted_makespan_s"] == pytest.approx(span + startup + placed)
+    assert made["makespan_s"] == pytest.approx(span + max(one.end for one in rest) - later)
+
+
+def test_a_goal_holds_for_the_probe_and_the_rest_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline counts from the begin of the probe, and what the probe cost is spent."""
+    campaign = Campaign(name="c", workflow=Workflow((Task(id="a"),)))
+    summary = ProbeSummary(
+        kinds=(), overhead=0.0, startup=1.0, seconds=9.0, cost=3.0, currency="SU"
+    )
+    probed = ProbedCampaign(campaign=campaign, summary=summary)
+    kept = replace(probed, folder=RunFolder(tmp_path), begun=100.0, gone=8.0, spent=2.0)
+    monkeypatch.setattr(probing, "time", SimpleNamespace(time=lambda: 109.0))
+    goal = Goal(deadline=60.0, budget=5.0)
+    quote = Quote(campaign=campaign, currency="SU", makespan=20.0, cost=1.5)
+
+    assert probed.goal_left(goal) == goal
+    assert kept.goal_left(goal) == Goal(deadline=50.0, budget=3.0)
+    assert kept.goal_left(Goal(deadline=5.0, budget=1.0)).budget == 0.0
+    whole = kept.of_whole(quote)
+    assert (whole.makespan, whole.cost) == (28.0, 3.5)
+    assert probed.of_whole(quote).makespan == 20.0
+
+
+def test_the_first_tasks_on_their_processors_do_not_count() -> None:
+    """They read from disk; where too few others are there, all count."""
+    workflow = Workflow(tuple(Task(id=f"t{n}", name="t") for n in range(12)))
+    ends = {n: ended(n, float(n), n + 1.0) for n in range(10, 0, -1)}
+
+    assert set(warm_outcomes(workflow, ends, 2)) == set(range(3, 11))
+    assert set(warm_outcomes(workflow, ends, 3)) == set(range(1, 11))
+
+
+def test_a_run_that_only_measured_is_listed_as_that_and_cleaned(folder: Any) -> None:
+    sweep(folder.path)
+    folder.bursar("run", "c.toml", "--deadline", "1ms", "--name", "r", "--probe", "2", status=3)
+
+    row = read_run(RunFolder.open(folder.path / "runs", "r")).info
+    assert row.state == "probed"
+    [row] = folder.json("runs")["runs"]
+    assert (row["run"], row["state"], row["succeeded"]) == ("r", "probed", 2)
+    folder.bursar("clean", "r", "--yes")
+    assert folder.json("runs")["runs"] == []

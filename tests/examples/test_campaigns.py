@@ -13,14 +13,14 @@ import bursar
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def test_the_epidemic_sweeps_240_jobs() -> None:
-    """12 values of R0, 4 coverages, 5 seeds, and one task that gathers."""
+def test_the_epidemic_sweeps_72_jobs() -> None:
+    """12 values of R0, 3 coverages, 2 seeds, and one task that gathers."""
     tasks = bursar.read_campaign(EXAMPLES / "epidemic" / "epidemic.pln").workflow.tasks
 
     jobs = [task for task in tasks if task.parameters]
-    assert len(jobs) == 240
+    assert len(jobs) == 72
     assert {task.parameters["r0"] for task in jobs} == {1.25 + 0.25 * i for i in range(12)}
-    assert len(tasks) == 241
+    assert len(tasks) == 73
 
 
 def test_the_federation_collects_the_estimate_of_each_draw() -> None:
@@ -37,8 +37,7 @@ def test_a_small_epidemic_ends_in_a_table_and_a_chart(tmp_path: Path) -> None:
     text = plan.read_text()
     for whole, part in (
         ("range from 1.25 to 4 step 0.25", "range from 2 to 4 step 2"),
-        ("select anyof 0 0.2 0.4 0.6", "select anyof 0 0.6"),
-        ("range from 1 to 5 step 1", "range from 1 to 2 step 1"),
+        ("select anyof 0 0.3 0.6", "select anyof 0 0.6"),
     ):
         assert whole in text
         text = text.replace(whole, part)

@@ -634,13 +634,13 @@ def test_the_documented_error_is_the_real_one(tmp_path: Path) -> None:
 
 
 def test_the_epidemic_example_reads() -> None:
-    """12 x 4 x 5 jobs and one that gathers."""
+    """12 x 3 x 2 jobs and one that gathers."""
     path = Path(__file__).parents[2] / "examples" / "epidemic" / "epidemic.pln"
     tasks = read_plan_file(path).workflow.tasks
 
-    assert len(tasks) == 12 * 4 * 5 + 1
+    assert len(tasks) == 12 * 3 * 2 + 1
     assert tasks[-1].id == "rootfinish"
-    assert len(tasks[-1].after) == 240
+    assert len(tasks[-1].after) == 72
 
 
 # ---- results ----

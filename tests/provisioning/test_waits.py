@@ -189,6 +189,18 @@ def test_bounds_are_widened_while_too_few_hold() -> None:
     assert bound > longest
 
 
+def test_no_run_of_failures_makes_a_bound_absurd() -> None:
+    """20 waits of 100 s, then 500 requests that never begin: at most 1.25 to the 12th, 15 times."""
+    waits = WaitPredictor()
+    for number in range(20):
+        wait(waits, 100.0, number)
+    for number in range(20, 520):
+        waits.asked(f"lost-{number}", "a", 4, 3600.0, 1e6 * number)
+    bound = waits.bound("a", 4, 3600.0)
+    assert bound is not None
+    assert 1000.0 < bound < 1500.0
+
+
 def test_a_request_that_is_withdrawn_counts_only_against_a_bound_that_it_outlasted() -> None:
     """How long it would have waited, nobody knows."""
     waits = WaitPredictor()
@@ -223,11 +235,11 @@ def test_a_history_is_kept_between_runs() -> None:
     [
         {},
         {"version": 1, "kinds": []},
-        {"version": 2, "kinds": [{"site": "a"}]},
-        {"version": 2, "kinds": 3},
-        {"version": 2, "kinds": [], "controls": [], "starts": {"a": [-1.0]}},
+        {"version": 3, "kinds": [{"site": "a"}]},
+        {"version": 3, "kinds": 3},
+        {"version": 3, "kinds": [], "controls": [], "starts": {"a": [-1.0]}},
         {
-            "version": 2,
+            "version": 3,
             "kinds": [{"site": "a", "size": 1, "length": 1, "waits": [-math.inf]}],
             "controls": [],
             "starts": {},

@@ -16,7 +16,7 @@ from bursar.market.ledger import Ledger
 from bursar.model.task import Outcome, Status
 from bursar.planning.trade_off_solver import plan_option
 from bursar.report.bill import make_bill
-from bursar.report.charts import plan_to_dict
+from bursar.report.plan_documents import plan_to_dict
 from bursar.report.run_report import ReportContent
 
 BEGIN = 1_700_000_000.0

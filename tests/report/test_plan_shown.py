@@ -16,7 +16,8 @@ import bursar
 from bursar.model.plan import Purchase
 from bursar.model.slot import Slot
 from bursar.planning.plan_choice import GoalCounterOffer
-from bursar.report.charts import ROWS, describe, plan_to_dict, print_plan
+from bursar.report.charts import ROWS, describe, print_plan
+from bursar.report.plan_documents import plan_to_dict
 from bursar.report.tables import amount, span
 
 

@@ -45,7 +45,7 @@ def free_at(state: QueueState, moment: float) -> int:
     """Processors that are offered at a moment, seconds from now."""
     return sum(
         hole.processors
-        for hole in backfill_windows_of(project_queue(state))
+        for hole in backfill_windows_of(project_queue(state).machine)
         if hole.start <= moment < hole.end
     )
 
@@ -111,7 +111,12 @@ def test_offers_are_cut_to_what_may_be_held() -> None:
     """At most 5 at a time and 100 s each; holes of less than a minute are not advertised."""
     state = QueueState(at=NOW, nodes=nodes(0, 0, 4), jobs=(running(4, 30.0),))
     slots = slots_of(
-        project_queue(state), "here", most=5, longest=100.0, unit_price=1.0, fixed_price=None
+        project_queue(state).machine,
+        "here",
+        most=5,
+        longest=100.0,
+        unit_price=1.0,
+        fixed_price=None,
     )
 
     assert slots
@@ -170,7 +175,7 @@ def test_free_slots_never_overlap_what_is_held(state: QueueState) -> None:
     """
     if not state.processors:
         return
-    holes = backfill_windows_of(project_queue(state))
+    holes = backfill_windows_of(project_queue(state).machine)
     held = sum(node.allocated for node in state.nodes if node.up)
     assert free_at(state, 0.0) <= state.processors - held
     for hole in holes:

@@ -8,17 +8,24 @@ each call must find what it would have found in a picture of its own.
 """
 
 import dis
+import itertools
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 
+from bursar.formats.units import parse_amount
+from bursar.model.errors import InputError
+from bursar.model.site import SiteFacts
 from bursar.worker.python_calls import encode_call, import_path, join_call
+
+T = TypeVar("T")
 
 _MOST_FUNCTIONS = 64
 
@@ -216,3 +223,54 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
 
 
 _NO_ARGUMENTS = pickle.dumps(((), {}), pickle.HIGHEST_PROTOCOL)
+
+
+# Calls in chunks, and their budget.
+
+
+def run_chunk(fn: Callable[..., T], chunk: Sequence[tuple[Any, ...]]) -> list[T]:
+    """Make the calls of a chunk."""
+    return [fn(*arguments) for arguments in chunk]
+
+
+def chunks_of(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the items in lists of up to ``size``."""
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
+def flat(chunks: Iterator[list[T]]) -> Iterator[T]:
+    """Yield the items of chunks; closing this generator closes the inner one, which cancels."""
+    for chunk in chunks:
+        yield from chunk
+
+
+def amount_of(budget: str | float | None, sites: Sequence[SiteFacts]) -> float | None:
+    """Return a budget in the currency of the sites; None: there is none."""
+    if budget is None:
+        return None
+    amount, currency = parse_amount(budget)
+    if currency not in (None, sites[0].currency):
+        raise InputError(f"the budget is in {currency}, the sites ask {sites[0].currency}")
+    return amount
+
+
+def call_kind(fn: Callable[..., Any], args: Sequence[Any]) -> str:
+    """Return the name of a call's kind: the qualified name of the function that users know."""
+    if fn is run_chunk:
+        # A chunk takes as long as all its calls.
+        return f"{call_kind(args[0], ())} x{len(args[1])}"
+    if fn is timed_call:
+        return call_kind(args[0], ())
+    name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
+    return name
+
+
+def timed_call(
+    function: Callable[..., T], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[float, T]:
+    """Call a function; return the seconds that it took, and its result."""
+    began = time.perf_counter()
+    value = function(*arguments, **named)
+    return time.perf_counter() - began, value

@@ -9,7 +9,6 @@ import pickle
 import shutil
 import tempfile
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,16 +17,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from bursar.api.call_encoding import CallEncoder
+from bursar.api.call_encoding import (
+    CallEncoder,
+    amount_of,
+    call_kind,
+    chunks_of,
+    flat,
+    run_chunk,
+)
 from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.formats.units import parse_amount
 from bursar.model.errors import BudgetStop, BursarError, InputError
 from bursar.model.matching import Matching
 from bursar.model.site import SiteFacts
 from bursar.model.task import Call, Outcome, Status, Task
 from bursar.runs.executor_engine import ExecutorEngine
-from bursar.runs.recording.history_recorder import stated_history
+from bursar.runs.recording.user_history import stated_history
 from bursar.worker.call_results import ValueRefusedError, result_of_data
 from bursar.worker.raised import RemoteError
 
@@ -114,7 +119,7 @@ class Executor(concurrent.futures.Executor):
         self._thread = _ExecutorThread(
             facts,
             processors=processors,
-            budget=_amount(budget, facts),
+            budget=amount_of(budget, facts),
             folder=None if folder is None else Path(folder),
             history=stated_history(history),
         )
@@ -146,7 +151,7 @@ class Executor(concurrent.futures.Executor):
             return call
         task = Task(
             id=self._thread.next_id(),
-            name=_name_of(fn, args),
+            name=call_kind(fn, args),
             steps=(Call(payload),),
             wall_limit=self._wall_limit,
             retries=self._retries,
@@ -178,12 +183,12 @@ class Executor(concurrent.futures.Executor):
         if chunksize == 1:
             return super().map(fn, *iterables, timeout=timeout)
         chunks = super().map(
-            _run_chunk,
+            run_chunk,
             itertools.repeat(fn),
-            _chunks(zip(*iterables, strict=False), chunksize),
+            chunks_of(zip(*iterables, strict=False), chunksize),
             timeout=timeout,
         )
-        return _flat(chunks)
+        return flat(chunks)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """
@@ -199,6 +204,18 @@ class Executor(concurrent.futures.Executor):
         self._thread.close(cancel=cancel_futures)
         if wait:
             self._thread.join()
+
+    def terminate_workers(self) -> None:
+        """
+        Accept no more calls, end those that run, and give the processors back.
+
+        Calls without a result raise :class:`TaskFailed`; :meth:`shutdown` waits for the end.
+        """
+        self._thread.terminate()
+
+    def spending(self) -> tuple[float, float]:
+        """Return what the leases have cost so far, and what is held for them, currency units."""
+        return self._thread.spending()
 
 
 class _ExecutorThread:
@@ -241,6 +258,7 @@ class _ExecutorThread:
         self._calls: dict[int, _CallFuture] = {}
         self._closing = False
         self._broken: BaseException | None = None
+        self._spending = 0.0, 0.0
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
         self._ready: Future[None] = Future()
@@ -305,6 +323,25 @@ class _ExecutorThread:
             for call in calls:
                 call.cancel()
         self._do(self._wake.set)
+
+    def terminate(self) -> None:
+        """Accept no more calls, and end those that run."""
+        with self._lock:
+            self._closing = True
+        self._do(self._terminate)
+
+    def spending(self) -> tuple[float, float]:
+        """Return what is spent and held, currency units; the last known where all has ended."""
+        found: Future[tuple[float, float]] = Future()
+
+        def look() -> None:
+            self._spending = self._service.spending()
+            found.set_result(self._spending)
+
+        self._do(look)
+        with contextlib.suppress(TimeoutError):  # the loop ends, or is busy
+            return found.result(0.5)
+        return self._spending
 
     def leave(self) -> None:
         """Accept no more calls, without a lock: the garbage collector may call this at any time."""
@@ -403,6 +440,19 @@ class _ExecutorThread:
         call.begin()
         if call.number is not None and self._calls.pop(call.number, None) is not None:
             self._service.cancel(call.number)
+        self._wake.set()
+
+    def _terminate(self) -> None:
+        with self._lock:
+            calls = [call for call, _ in (*self._taking, *self._inbox)]
+            self._inbox.clear()
+        for number in self._calls:
+            self._service.cancel(number)
+        calls += self._calls.values()
+        self._calls.clear()
+        for call in calls:
+            if call.begin():
+                call.set_exception(TaskFailed("the executor has ended its workers"))
         self._wake.set()
 
     def _break(self, error: BaseException) -> None:
@@ -513,51 +563,6 @@ def _loaded(outcome: Outcome, site: SiteFacts) -> Any:
 
 def _or_more(here: SiteFacts, processors: int) -> int:
     return max(here.processors, min(processors, _MOST_HERE))
-
-
-def _amount(budget: str | float | None, sites: Sequence[SiteFacts]) -> float | None:
-    if budget is None:
-        return None
-    amount, currency = parse_amount(budget)
-    if currency not in (None, sites[0].currency):
-        raise InputError(f"the budget is in {currency}, the sites ask {sites[0].currency}")
-    return amount
-
-
-def _name_of(fn: Callable[..., Any], args: Sequence[Any]) -> str:
-    """Return the name of a call's kind: the qualified name of the function that users know."""
-    if fn is _run_chunk:
-        # A chunk takes as long as all its calls.
-        return f"{_name_of(args[0], ())} x{len(args[1])}"
-    if fn is timed_call:
-        return _name_of(args[0], ())
-    name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
-    return name
-
-
-def timed_call(
-    function: Callable[..., T], arguments: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[float, T]:
-    """Call a function; return the seconds that it took, and its result."""
-    began = time.perf_counter()
-    value = function(*arguments, **named)
-    return time.perf_counter() - began, value
-
-
-def _run_chunk(fn: Callable[..., T], chunk: Sequence[tuple[Any, ...]]) -> list[T]:
-    return [fn(*arguments) for arguments in chunk]
-
-
-def _chunks(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
-    iterator = iter(items)
-    while chunk := list(itertools.islice(iterator, size)):
-        yield chunk
-
-
-def _flat(chunks: Iterator[list[T]]) -> Iterator[T]:
-    """Yield the items of chunks; closing this generator closes the inner one, which cancels."""
-    for chunk in chunks:
-        yield from chunk
 
 
 _MOST_HERE = 4096

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bursar.model.campaign import Campaign, Workflow
+from bursar.model.errors import BursarError
 from bursar.model.site import SiteFacts
-from bursar.runs.recording.history_recorder import open_history, stated_history
+from bursar.runs.recording.user_history import open_history, stated_history
+from bursar.sqlite_file import warn_on_stderr
 
 if TYPE_CHECKING:
     from bursar.forecasts.known_runtimes import KnownRuntimes, ObservationSource
@@ -63,20 +65,17 @@ def foresee(
         The history or its file; ``"none"``: there is none; None: as the variable
         ``BURSAR_HISTORY`` says, else the user's.
 
-    Raises
-    ------
-    InputError, BursarError
-        When the history cannot be read.
+    Returns
+    -------
+    ForeseenCampaign
+        Without run times, and with a line on stderr, where the history cannot be read.
     """
-    source = history
-    if source is None or isinstance(source, str | Path):
-        source = open_history(stated_history(source))
-        if source is None or not source.path.exists():
-            return ForeseenCampaign(campaign=campaign)
-    from bursar.forecasts.known_runtimes import known_runtimes  # late: it loads the kernels
-
-    known = known_runtimes(campaign, [site.name for site in sites], source)
-    if not known.executions:
+    try:
+        known = _looked_up(campaign, sites, history)
+    except BursarError as error:
+        warn_on_stderr(f"run times are not known from earlier runs: {error}")
+        known = None
+    if known is None or not known.executions:
         return ForeseenCampaign(campaign=campaign)
     expected = known.medians().tolist()
     tasks = tuple(
@@ -84,3 +83,18 @@ def foresee(
         for task, seconds in zip(campaign.workflow.tasks, expected, strict=True)
     )
     return ForeseenCampaign(campaign=replace(campaign, workflow=Workflow(tasks)), known=known)
+
+
+def _looked_up(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    history: "str | Path | ObservationSource | None",
+) -> "KnownRuntimes | None":
+    source = history
+    if source is None or isinstance(source, str | Path):
+        source = open_history(stated_history(source))
+        if source is None or not source.path.exists():
+            return None
+    from bursar.forecasts.known_runtimes import known_runtimes  # late: it loads the kernels
+
+    return known_runtimes(campaign, [site.name for site in sites], source)

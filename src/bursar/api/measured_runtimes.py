@@ -1,9 +1,9 @@
 """Which tasks are measured to learn unknown runtimes, and what their outcomes say."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from bursar.model.campaign import Workflow
@@ -32,31 +32,40 @@ class ProbeChoice:
     partial: tuple[int, ...]
 
 
-def choose_probes(workflow: Workflow, each: int) -> ProbeChoice:
+def choose_probes(
+    workflow: Workflow, each: int, left: Collection[int] | None = None
+) -> ProbeChoice:
     """
     Choose up to ``each`` tasks of each kind whose runtime is unknown, spread over the kind.
 
     A kind is what tasks have in common by name. Kinds whose parents' files are not there when the
     chosen tasks have run are left out.
+
+    Parameters
+    ----------
+    left
+        Tasks without a result; those of the others are there. None: all.
     """
+    wanted = set(range(len(workflow.tasks))) if left is None else set(left)
     kinds: dict[str, list[int]] = {}
     for number in workflow.order:
         task = workflow.tasks[number]
-        if task.runtime is None:
+        if task.runtime is None and number in wanted:
             kinds.setdefault(task.name, []).append(number)
+    there = set(range(len(workflow.tasks))) - wanted
     whole: set[int] = set()
     partial: list[int] = []
     makers = {file.name: n for n, task in enumerate(workflow.tasks) for file in task.outputs}
     for numbers in kinds.values():
-        ready = [n for n in numbers if whole.issuperset(workflow.parents[n])]
+        ready = [n for n in numbers if whole.issuperset(set(workflow.parents[n]) - there)]
         if ready:
             whole.update(spread(ready, each))
             continue
         gathering = [
             n
             for n in numbers
-            if not whole.isdisjoint(workflow.parents[n])
-            and all(makers.get(f.name, n) in {*whole, n} for f in workflow.tasks[n].inputs)
+            if not (whole | there).isdisjoint(workflow.parents[n])
+            and all(makers.get(f.name, n) in {*whole, *there, n} for f in workflow.tasks[n].inputs)
             and not workflow.tasks[n].data
         ]
         partial += spread(gathering, each)
@@ -76,6 +85,30 @@ def spread(numbers: Sequence[int], count: int) -> list[int]:
     parts = min(count, len(numbers))
     length = len(numbers) / max(parts, 1)
     return [numbers[int((part + part * _GOLDEN % 1) * length)] for part in range(parts)]
+
+
+_WARM = 4
+"""Successes on each processor beside the first from which the first does not count."""
+
+
+def warm_outcomes(
+    workflow: Workflow, outcomes: Mapping[int, Outcome], processors: int
+) -> dict[int, Outcome]:
+    """
+    Return the outcomes without those of the first tasks of each kind, one for each processor.
+
+    The first ones read programs and libraries from disk, and the others find them in memory. Where
+    few others succeeded, all count: a mean of few is farther off than one with cold ones in it.
+    """
+    kinds: dict[str, list[int]] = {}
+    for number in sorted(outcomes, key=lambda n: outcomes[n].start):
+        kinds.setdefault(workflow.tasks[number].name, []).append(number)
+    warm: list[int] = []
+    for numbers in kinds.values():
+        rest = numbers[processors:]
+        good = sum(outcomes[n].status is Status.SUCCEEDED for n in rest)
+        warm += rest if good >= _WARM * processors else numbers
+    return {number: outcomes[number] for number in warm}
 
 
 def overhead_of(outcomes: Sequence[Outcome], processors: int) -> float:
@@ -137,24 +170,33 @@ class ProbeSummary:
         Kinds of tasks whose runtime was unknown.
     overhead
         Time between two tasks on a processor, seconds.
+    startup
+        Time from the begin of the probe to that of its first task, seconds.
     seconds
         Time that the probe took.
     cost
         Currency units; None where the site has no price.
     kept
         Number of tasks whose results the run keeps.
+    again
+        Number of measured tasks that run anew with the campaign.
+    cold
+        Number of measured tasks that do not count, since they were the first on their processors.
     """
 
     kinds: tuple[MeasuredKind, ...]
     overhead: float
+    startup: float
     seconds: float
     cost: float | None
     currency: str
     kept: int = 0
+    again: int = 0
+    cold: int = 0
 
     @property
     def measured(self) -> int:
-        """Number of tasks that were measured."""
+        """Number of tasks whose time counts."""
         return sum(kind.measured for kind in self.kinds)
 
     def words(self) -> list[str]:
@@ -178,7 +220,12 @@ class ProbeSummary:
                     f"not measured: {kind.name or 'task'}, taken to run {span(kind.runtime)} "
                     f"as the others: {why}"
                 )
-        again = self.measured - self.kept
+        if self.cold:
+            told.append(
+                f"{self.cold} more task{'' if self.cold == 1 else 's'} ran first and do not count: "
+                "they read programs from disk"
+            )
+        again = self.again
         if self.kept:
             told.append(f"the run keeps the results of {self.kept} of the measured tasks")
         if again:
@@ -193,9 +240,11 @@ class ProbeSummary:
         return {
             "measured": self.measured,
             "kept": self.kept,
+            "cold": self.cold,
             "seconds": self.seconds,
             "cost": self.cost,
             "overhead_s": self.overhead,
+            "startup_s": self.startup,
             "kinds": [
                 {
                     "name": kind.name,
@@ -210,7 +259,11 @@ class ProbeSummary:
 
 
 def learn_runtimes(
-    workflow: Workflow, ends: Mapping[int, Outcome], overhead: float, speed: float
+    workflow: Workflow,
+    ends: Mapping[int, Outcome],
+    overhead: float,
+    speed: float,
+    left: Collection[int] | None = None,
 ) -> tuple[Workflow, tuple[MeasuredKind, ...]]:
     """
     Return the workflow with a runtime for each task that had none, and what is known by kind.
@@ -230,7 +283,8 @@ def learn_runtimes(
         When no measured task succeeded.
     """
     numbers: dict[str, list[int]] = {}
-    for number, task in enumerate(workflow.tasks):
+    for number in range(len(workflow.tasks)) if left is None else left:
+        task = workflow.tasks[number]
         if task.runtime is None:
             numbers.setdefault(task.name, []).append(number)
     good = {
@@ -243,7 +297,7 @@ def learn_runtimes(
         raise InputError(f"no task could be measured: {why}", where="probe")
     # A kind that could not be measured counts as the others: with nothing, time and cost of the
     # whole campaign would stay unknown.
-    usual = median(good.values()) if good else 0.0
+    usual = fmean(good.values()) if good else 0.0
     kinds = []
     for name, members in numbers.items():
         times = [good[n] for n in members if n in good]
@@ -252,13 +306,14 @@ def learn_runtimes(
                 name=name,
                 tasks=len(members),
                 measured=len(times),
-                runtime=median(times) if times else usual,
+                # The mean and not the median: what many tasks take on few processors is their sum.
+                runtime=fmean(times) if times else usual,
                 reason=next((ends[n].reason for n in members if n in ends and ends[n].reason), ""),
             )
         )
     known = {kind.name: kind.runtime for kind in kinds}
     tasks = tuple(
-        replace(task, runtime=known[task.name]) if task.runtime is None else task
+        replace(task, runtime=known.get(task.name)) if task.runtime is None else task
         for task in workflow.tasks
     )
     return Workflow(tasks), tuple(kinds)

@@ -67,7 +67,7 @@ class PlanForecasts:
                 plan.placements,
                 self._speeds,
                 draws=min(self._draws, DRAWS_TO_CHOOSE),
-                late=self._starts,
+                start_up=self._starts,
             )
         return self._found[key]
 

@@ -18,6 +18,7 @@ from bursar.broker.estimates import sizes_of
 from bursar.broker.packing import JobPacking, JobSizeClasses, ResourcePool
 from bursar.broker.policy_choice import SupplyPolicy, suitable_sites
 from bursar.formats.units import parse_amount, parse_duration
+from bursar.history.store import History
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError, SiteError
 from bursar.model.plan import Placement, Plan
@@ -27,7 +28,6 @@ from bursar.model.task import Task
 from bursar.planning.policy import Method, OnProgress, Scheduler, SearchLimits
 
 if TYPE_CHECKING:
-    from bursar.forecasts.known_runtimes import ObservationSource
     from bursar.planning.front import ParetoFront
     from bursar.planning.plan_choice import PlanChoice
     from bursar.runs.supply import Replan, RunSnapshot
@@ -49,7 +49,7 @@ def plan(
     limits: SearchLimits | None = None,
     on_progress: OnProgress | None = None,
     moment: float | None = None,
-    history: "str | Path | ObservationSource | None" = None,
+    history: str | Path | History | None = None,
 ) -> Quote:
     """
     Plan a campaign: time against cost, before anything starts.
@@ -77,7 +77,7 @@ def plan(
         When the plan begins, seconds since the epoch: owners' prices follow it. None: now; 0
         where a site is simulated.
     history
-        File of the history of ended tasks, from which run times and the odds of each plan are
+        History of ended tasks, or its file, from which run times and the odds of each plan are
         learned; ``"none"``: run times are as the campaign states them; None: as the variable
         ``BURSAR_HISTORY`` says, else the user's.
 

@@ -4,9 +4,9 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bursar.api.known_campaign import NO_HISTORY
@@ -15,13 +15,15 @@ from bursar.api.measured_runtimes import (
     choose_probes,
     learn_runtimes,
     overhead_of,
+    warm_outcomes,
 )
-from bursar.api.planning import plan
+from bursar.api.planning import plan, renumbered, workflow_of
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
+from bursar.api.reusing import ReusingCampaign
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.model.campaign import Campaign, Goal, Workflow
-from bursar.model.errors import InputError
+from bursar.model.errors import BudgetStop, InputError
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status
@@ -29,8 +31,13 @@ from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
 from bursar.runs.run_record import read_run
 
-MakeFolder = Callable[[Campaign], RunFolder]
-"""Makes the folder of a run with the first tasks of a campaign."""
+MakeFolder = Callable[[], AbstractContextManager[RunFolder]]
+"""Makes the folder of the run of a campaign, as a context for filling the folder."""
+
+WARMING = 15.0
+"""Seconds that a task which runs alone may take to be run once more, for a warm measurement."""
+_COLD = 1.25
+"""Seconds for each of processor time from which a task counts as one that read from disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,31 +48,122 @@ class ProbedCampaign:
     Parameters
     ----------
     campaign
-        The campaign; tasks whose results are kept come first.
+        The campaign, with a runtime for each task that is left.
     summary
         What was measured.
     folder
         The run's folder, which has the results that are kept; None: none are.
+    ended
+        Tasks that have come to their end in that folder.
+    begun
+        Begin of the probe in that folder, seconds since the epoch.
+    gone
+        Seconds of the run's makespan that are known: the probe's, and the start of workers that
+        are still to be started.
+    spent
+        Currency units that the run has cost so far.
     """
 
     campaign: Campaign
     summary: ProbeSummary
     folder: RunFolder | None = None
+    ended: frozenset[int] = frozenset()
+    begun: float = 0.0
+    gone: float = 0.0
+    spent: float = 0.0
 
-    def extend_run(self, campaign: Campaign, quote: Quote) -> None:
-        """Make the run of the measured tasks, if there is one, that of the whole campaign."""
+    def goal_left(self, goal: Goal) -> Goal:
+        """Return what is left of a goal for the tasks that are left."""
         if self.folder is None:
-            return
-        write_plan(self.folder, quote.to_dict(), quote.plan_to_follow())
-        self.folder.write_campaign(campaign)
-        info = self.folder.read_info()
-        info.state, info.finished = "interrupted", None
-        info.tasks = len(campaign.workflow.tasks)
-        self.folder.write_info(info)
+            return goal
+        deadline, budget = goal.deadline, goal.budget
+        if deadline is not None:
+            # Deadlines count from the begin of the run, which was the begin of the probe. One that
+            # has passed cannot be met: any plan takes longer than this.
+            past = time.time() - self.begun + self.summary.startup
+            deadline = max(deadline - past, _LEAST)
+        if budget is not None:
+            budget = max(budget - self.spent, 0.0)
+        return replace(goal, deadline=deadline, budget=budget)
+
+    def of_whole(self, quote: Quote) -> Quote:
+        """Return the quote of the rest as that of the whole run, with what the probe has taken."""
+        quote = replace(quote, probe=self.summary)
+        if self.folder is None:
+            return quote
+
+        def later(seconds: float | None) -> float | None:
+            return None if seconds is None else seconds + self.gone
+
+        def dearer(cost: float | None) -> float | None:
+            return None if cost is None else cost + self.spent
+
+        offers = tuple(
+            replace(offer, makespan=offer.makespan + self.gone, cost=dearer(offer.cost))
+            for offer in quote.counter_offers
+        )
+        curve = quote.trade_off
+        if curve is not None:
+            curve = curve[0], replace(curve[1], counter_offers=offers)
+        return replace(
+            quote,
+            makespan=later(quote.makespan),
+            cost=dearer(quote.cost),
+            counter_offers=offers,
+            trade_off=curve,
+        )
+
+    def plan_of_run(self, plan: Plan) -> Plan:
+        """Return the plan of the rest with makespan and cost of the whole run."""
+        if self.folder is None:
+            return plan
+        return replace(
+            plan,
+            makespan=None if plan.makespan is None else plan.makespan + self.gone,
+            cost=None if plan.cost is None else plan.cost + self.spent,
+        )
+
+    def extend_run(self, campaign: Campaign, quote: Quote, plan: Plan) -> None:
+        """Write runtimes and plan into the run's folder, if there is one."""
+        if self.folder is not None:
+            write_plan(self.folder, quote.to_dict(), plan)
+            self.folder.write_campaign(campaign)
+
+
+_LEAST = 1e-3
+"""Seconds that stand for a deadline which has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measurement:
+    """
+    Outcomes of tasks that ran in one folder.
+
+    Parameters
+    ----------
+    outcomes
+        Last outcome of each task, by number.
+    begun, makespan
+        Begin, seconds since the epoch, and seconds from there to the last end of a task.
+    startup
+        Seconds from the begin to the begin of the first task.
+    cost
+        Currency units.
+    """
+
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    begun: float = 0.0
+    makespan: float = 0.0
+    startup: float = 0.0
+    cost: float = 0.0
+
+    def renumbered(self, numbers: Sequence[int]) -> "_Measurement":
+        """Return the same with the tasks' numbers in the whole campaign."""
+        return replace(self, outcomes={numbers[n]: one for n, one in self.outcomes.items()})
 
 
 def probe_campaign(
-    campaign: Campaign,
+    ahead: ReusingCampaign,
     sites: Sequence[SiteFacts],
     each: int,
     *,
@@ -77,10 +175,13 @@ def probe_campaign(
     Run a few tasks of each kind of unknown runtime on the local site, and learn from them.
 
     All run at once as the processors allow, as they will in the run: two tasks at once are
-    slower than one.
+    slower than one. The first of a kind on each processor are left out where enough others are
+    there: they read programs and libraries from disk, which the others find in memory.
 
     Parameters
     ----------
+    ahead
+        The campaign, and what it reuses: only tasks that are left are measured.
     each
         Number of tasks of each kind, at most. Positive.
     processors
@@ -100,78 +201,76 @@ def probe_campaign(
     site = next((one for one in sites if one.kind == "local"), None)
     if site is None:
         raise InputError("expected a site of kind local to measure tasks on", where="probe")
-    chosen = choose_probes(campaign.workflow, each)
+    campaign, left = ahead.whole, ahead.left
+    chosen = choose_probes(campaign.workflow, each, left)
+    most = min(processors or site.processors, site.processors)
     if progress:
         number = len(chosen.whole) + len(chosen.partial)
         what = "1 task" if number == 1 else f"{number} tasks"
         print(f"measuring runtimes: {what} at {site.name}", file=sys.stderr, flush=True)
-    began, cost = time.monotonic(), 0.0
+    keeps = make_folder is not None and bool(chosen.whole)
+    began = time.monotonic()
+    measured, alone = _Measurement(), _Measurement()
     with tempfile.TemporaryDirectory(prefix="bursar-probe-") as place:
-        kept = None
-        ends: dict[int, Outcome] = {}
-        overhead = 0.0
-        files: Path | None = None
+        whole = campaign if keeps else replace(campaign, goal=Goal())
+        with (
+            make_folder()
+            if make_folder is not None and keeps
+            else _throwaway(Path(place), whole, site, ahead)
+        ) as folder:
+            # A run without a plan could not be read, if it were killed here.
+            write_plan(folder, {}, Plan.on_the_way(site.currency, "probe"))
         if chosen.whole:
-            part = _only(campaign, chosen.whole)
-            kept = _throwaway(place, part, site) if make_folder is None else make_folder(part)
-            ends, spent = _measure(kept, part, site, chosen.whole, processors, progress)
-            overhead = overhead_of(list(ends.values()), processors or site.processors)
-            cost, files = spent, kept.files
+            measured = _measure(folder, whole, site, chosen.whole, most, progress)
         if chosen.partial:
-            part = _only(campaign, chosen.partial)
-            folder = _throwaway(place, part, site)
-            if files is not None:
-                shutil.copytree(files, folder.files, symlinks=True, dirs_exist_ok=True)
-            found, spent = _measure(folder, part, site, chosen.partial, processors, progress)
-            ends |= found
-            cost += spent
+            part = _alone(campaign, chosen.partial)
+            alone = _measure_alone(Path(place), part, site, most, folder, progress)
+            alone = alone.renumbered(chosen.partial)
         seconds = time.monotonic() - began
-    if make_folder is None:
-        kept = None
-    workflow, kinds = learn_runtimes(campaign.workflow, ends, overhead, site.speed)
-    if kept is not None:
-        rest = sorted({*range(len(workflow.tasks))} - {*chosen.whole})
-        workflow = Workflow(tuple(workflow.tasks[n] for n in (*chosen.whole, *rest)))
-    good = [n for n in chosen.whole if ends[n].status is Status.SUCCEEDED] if kept else []
+    ends = measured.outcomes
+    overhead = overhead_of(list(ends.values()), most)
+    warm = warm_outcomes(campaign.workflow, ends, most) | alone.outcomes
+    workflow, kinds = learn_runtimes(campaign.workflow, warm, overhead, site.speed, left)
+    succeeded = {n for n in ends if ends[n].status is Status.SUCCEEDED}
     summary = ProbeSummary(
         kinds=kinds,
         overhead=overhead,
+        startup=measured.startup,
         seconds=seconds,
-        cost=cost if site.unit_price is not None else None,
+        cost=None if site.unit_price is None else measured.cost + alone.cost,
         currency=site.currency,
-        kept=len(good),
+        kept=len(succeeded) if keeps else 0,
+        again=len(alone.outcomes) + (0 if keeps else len(succeeded)),
+        cold=len(ends.keys() - warm.keys()),
     )
-    return ProbedCampaign(
-        campaign=replace(campaign, workflow=workflow), summary=summary, folder=kept
+    probed = ProbedCampaign(campaign=replace(campaign, workflow=workflow), summary=summary)
+    if not keeps:
+        return probed
+    return replace(
+        probed,
+        folder=folder,
+        ended=frozenset(ends),
+        begun=measured.begun,
+        gone=measured.makespan + measured.startup,
+        spent=measured.cost,
     )
 
 
 def probe_for_run(
-    campaign: Campaign,
+    ahead: ReusingCampaign,
     sites: Sequence[SiteFacts],
     each: int,
     policy: SupplyPolicy,
-    create: Callable[..., AbstractContextManager[RunFolder]],
+    make_folder: MakeFolder,
     processors: int | None,
     progress: bool,
 ) -> ProbedCampaign:
     """
     Measure as :func:`probe_campaign` does, in the folder of the run if no other site is needed.
-
-    Parameters
-    ----------
-    create
-        Makes the folder of the run for a ``campaign``.
     """
-
-    def make_folder(part: Campaign) -> RunFolder:
-        with create(campaign=part) as folder:
-            write_plan(folder, {}, Plan.on_the_way(sites[0].currency, "probe", None, None))
-        return folder
-
     keeps = policy.kind == "planned" and all(site.kind == "local" for site in sites)
     return probe_campaign(
-        campaign,
+        ahead,
         sites,
         each,
         processors=processors,
@@ -180,18 +279,56 @@ def probe_for_run(
     )
 
 
-def _only(campaign: Campaign, numbers: Sequence[int]) -> Campaign:
-    """Return the campaign with these tasks only, which wait for each other only."""
-    tasks = [campaign.workflow.tasks[n] for n in numbers]
-    ids = {task.id for task in tasks}
-    tasks = [replace(task, after=tuple(p for p in task.after if p in ids)) for task in tasks]
-    return replace(campaign, workflow=Workflow(tuple(tasks)))
+def _alone(campaign: Campaign, numbers: Sequence[int]) -> Campaign:
+    """Return the campaign of these tasks only, which wait for none."""
+    tasks = tuple(replace(campaign.workflow.tasks[n], after=()) for n in numbers)
+    return replace(campaign, workflow=Workflow(tasks), goal=Goal())
 
 
-def _throwaway(place: str, campaign: Campaign, site: SiteFacts) -> RunFolder:
-    campaign = replace(campaign, goal=Goal())
-    with RunFolder.create(Path(place), campaign, (site,), argv=[]) as folder:
-        return folder
+@contextmanager
+def _throwaway(
+    place: Path, campaign: Campaign, site: SiteFacts, ahead: ReusingCampaign | None = None
+) -> Iterator[RunFolder]:
+    """Make the folder of a run that is deleted again, with the results that are reused."""
+    with RunFolder.create(place, campaign, (site,), argv=[]) as folder:
+        if ahead is not None and ahead.origin[1]:
+            ahead.take_over(folder)
+        yield folder
+
+
+def _measure_alone(
+    place: Path,
+    campaign: Campaign,
+    site: SiteFacts,
+    processors: int,
+    files: RunFolder,
+    progress: bool,
+) -> _Measurement:
+    """
+    Run tasks on a copy of a run's files, twice where they are quick and the first waited.
+
+    What waits reads programs from disk, as a rule, which the second finds in memory.
+    """
+    cost, again = 0.0, True
+    numbers = range(len(campaign.workflow.tasks))
+    while True:
+        with _throwaway(place, campaign, site) as folder:
+            shutil.copytree(files.files, folder.files, symlinks=True, dirs_exist_ok=True)
+        found = _measure(folder, campaign, site, numbers, processors, progress)
+        cost += found.cost
+        if not (again and _has_waited(found) and found.makespan <= WARMING):
+            return replace(found, cost=cost)
+        again = False
+
+
+def _has_waited(found: _Measurement) -> bool:
+    """Whether all tasks succeeded, and took longer than their processor time."""
+    ends = found.outcomes.values()
+    busy = sum(one.user_seconds + one.system_seconds for one in ends)
+    return (
+        all(one.status is Status.SUCCEEDED for one in ends)
+        and sum(one.end - one.start for one in ends) > _COLD * busy
+    )
 
 
 def _measure(
@@ -199,20 +336,35 @@ def _measure(
     campaign: Campaign,
     site: SiteFacts,
     numbers: Sequence[int],
-    processors: int | None,
+    processors: int,
     progress: bool,
-) -> tuple[dict[int, Outcome], float]:
-    """Run the tasks; return the outcomes by the numbers of the campaign, and what they cost."""
+) -> _Measurement:
+    """Run some tasks of a campaign in the folder of its run."""
     from bursar.runs.campaign_run import execute_campaign
 
-    most = min(processors or site.processors, site.processors)
-    quote = plan(replace(campaign, goal=Goal()), (site,), processors=most, history=NO_HISTORY)
-    chosen = quote.plan_to_follow()
+    some = workflow_of(campaign.workflow.tasks, numbers)
+    part = replace(campaign, workflow=some, goal=Goal())
+    quote = plan(part, (site,), processors=processors, history=NO_HISTORY)
+    chosen = renumbered(quote.plan_to_follow(), numbers)
     write_plan(folder, quote.to_dict(), chosen)
     summary = run_outside_loop(
-        lambda: execute_campaign(folder, campaign, chosen, written_up=False, progress=progress)
+        lambda: execute_campaign(
+            folder, campaign, chosen, only=numbers, written_up=False, progress=progress
+        )
     )
-    if summary["exit_status"] == 130:
+    record = read_run(folder)
+    wanted = set(numbers)
+    ends = {n: end.outcome for n, end in record.final.items() if n in wanted}
+    if summary["state"] == "interrupted":
         raise KeyboardInterrupt
-    ends = read_run(folder).outcomes
-    return {numbers[one.task]: one for one in ends}, summary["cost"] or 0.0
+    if summary["state"] == "budget-stopped" and not summary["succeeded"]:
+        raise BudgetStop("the budget is less than the tasks cost that are to be measured")
+    begun = record.incarnations[0][0]
+    first = min((one.outcome.start for one in record.attempts), default=begun)
+    return _Measurement(
+        outcomes=ends,
+        begun=begun,
+        makespan=record.makespan or 0.0,
+        startup=max(0.0, first - begun),
+        cost=summary["cost"] or 0.0,
+    )

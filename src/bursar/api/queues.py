@@ -16,6 +16,7 @@ from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
 
 if TYPE_CHECKING:
+    from bursar.provisioning.wait_forecast import WaitForecast
     from bursar.sites.batch import BatchSite
     from bursar.sites.dask.dask_site import DaskSite
     from bursar.sites.remote.remote_site import RemoteSite
@@ -160,6 +161,48 @@ def statuses(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus | SiteError]
     }
 
 
+def wait_forecasts(
+    sites: Sequence[SiteFacts], processors: int, seconds: float, runs: Path
+) -> "Mapping[str, WaitForecast | None]":
+    """
+    Return how long a request would wait that is made now, for each site.
+
+    Queues of batch schedulers are asked, all at a time. Where that gives a forecast that earlier
+    waits have calibrated (:meth:`bursar.sites.queue_observer.QueueObserver.wait_forecast`), it is
+    the answer. Otherwise, and for all other kinds of sites, the answer is the history of requests
+    of earlier runs, and without such a history the projection of the queue as it is.
+
+    Parameters
+    ----------
+    processors, seconds
+        What the request would ask for.
+    runs
+        Folder of the runs, where histories of waits are kept.
+
+    Returns
+    -------
+    Mapping
+        By name of the site; None where nothing is known. Sample it by ``sample(count, rng)``, read
+        it by ``wait_quantiles(shares)``: seconds.
+    """
+    from bursar.runs.pool_controller import read_waits
+
+    past = read_waits(runs)
+    queues = _ask_all(
+        [site for site in sites if site.batch is not None],
+        lambda site: site.wait_forecast(processors, seconds),
+        history=runs,
+    )
+    found: dict[str, WaitForecast | None] = {}
+    for site in sites:
+        live = queues.get(site.name)
+        if isinstance(live, SiteError):
+            live = None
+        calibrated = live if live is not None and live.seen else None
+        found[site.name] = calibrated or past.forecast(site.name, processors, seconds) or live
+    return found
+
+
 def _offer(site: "BatchSite | RemoteSite") -> SiteFacts:
     return replace(site.facts, slots=site.offers())
 
@@ -170,10 +213,12 @@ def _status_of_site(
     return site.facts, site.status()
 
 
-def _ask_all(sites: Sequence[SiteFacts], what: Callable[[Any], T]) -> dict[str, T | SiteError]:
+def _ask_all(
+    sites: Sequence[SiteFacts], what: Callable[[Any], T], history: Path | None = None
+) -> dict[str, T | SiteError]:
     async def ask_all() -> list[T | SiteError]:
         # At once, as each may take seconds: the slowest decides, not the sum.
-        return list(await asyncio.gather(*(_ask(site, what) for site in sites)))
+        return list(await asyncio.gather(*(_ask(site, what, history) for site in sites)))
 
     if not sites:
         return {}
@@ -181,7 +226,7 @@ def _ask_all(sites: Sequence[SiteFacts], what: Callable[[Any], T]) -> dict[str, 
     return dict(zip((site.name for site in sites), answers, strict=True))
 
 
-async def _ask(facts: SiteFacts, what: Callable[[Any], T]) -> T | SiteError:
+async def _ask(facts: SiteFacts, what: Callable[[Any], T], history: Path | None) -> T | SiteError:
     # Sites keep files of their pilots in a folder; a question leaves none behind.
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -210,7 +255,7 @@ async def _ask(facts: SiteFacts, what: Callable[[Any], T]) -> T | SiteError:
                     return what(machines)
             from bursar.sites.batch import BatchSite
 
-            site = BatchSite(facts, run="ask", folder=Path(folder))
+            site = BatchSite(facts, run="ask", folder=Path(folder), history=history)
             await site.refresh()
             return what(site)
         except InputError as error:  # a package is missing

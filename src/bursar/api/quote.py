@@ -191,7 +191,7 @@ class Quote:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``--json`` prints; the keys are in the documentation."""
-        from bursar.report.charts import goal_to_dict, offer_to_dict, plan_to_dict
+        from bursar.report.plan_documents import goal_to_dict, offer_to_dict, plan_to_dict
 
         told: dict[str, Any] = {
             "campaign": self.campaign.name,
@@ -320,12 +320,7 @@ class Quote:
         BursarError
             When the file cannot be written, or no plan was made.
         """
-        from bursar.report.charts import (
-            SAVED_AS,
-            check_chart_libraries,
-            proposal_chart,
-            save_chart,
-        )
+        from bursar.report.charts import SAVED_AS, check_chart_libraries, proposal_chart, save_chart
 
         path = Path(path)
         if path.suffix not in SAVED_AS:

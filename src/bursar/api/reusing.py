@@ -34,15 +34,25 @@ class ReusingCampaign:
         The campaign as its file states it, with all tasks.
     reuse
         What it takes; None: nothing, and it was not asked what its results depend on.
+    ended
+        Tasks that a probe has run in the folder of the new run.
     """
 
     whole: Campaign
     reuse: "CampaignReuse | None"
+    ended: frozenset[int] = frozenset()
+
+    @property
+    def left(self) -> list[int]:
+        """Numbers of the tasks that run, ascending."""
+        everything = range(len(self.whole.workflow.tasks))
+        left = everything if self.reuse is None else self.reuse.left
+        return [number for number in left if number not in self.ended]
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to run."""
-        return self.reuse is not None and not self.reuse.left
+        return (self.reuse is not None or bool(self.ended)) and not self.left
 
     @property
     def origin(self) -> tuple[str, int]:
@@ -51,18 +61,16 @@ class ReusingCampaign:
 
     def rest(self) -> Campaign:
         """Return the campaign of the tasks that run; not to be asked where nothing is left."""
-        if not self.origin[1]:
+        if not self.origin[1] and not self.ended:
             return self.whole
-        assert self.reuse is not None
-        tasks = self.whole.workflow.tasks
-        return replace(self.whole, workflow=workflow_of(tasks, self.reuse.left), recording=None)
+        workflow = workflow_of(self.whole.workflow.tasks, self.left)
+        return replace(self.whole, workflow=workflow, recording=None)
 
     def plan_of_whole(self, plan: Plan) -> Plan:
         """Return a plan of the rest with the tasks' numbers in the whole campaign."""
-        if not self.origin[1]:
+        if not self.origin[1] and not self.ended:
             return plan
-        assert self.reuse is not None
-        return renumbered(plan, self.reuse.left)
+        return renumbered(plan, self.left)
 
     def nothing_left(self, policy: SupplyPolicy, currency: str) -> Quote:
         """Return the quote of a campaign of which nothing is left to run."""

@@ -2,20 +2,22 @@
 
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bursar.api.known_campaign import NO_HISTORY, foresee
+from bursar.api.paying import payer_of, within_account
 from bursar.api.planning import plan, resolve_campaign, with_goal
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
 from bursar.api.quoting import PlanMaker, quote_policy
 from bursar.api.reusing import (
     Changed,
+    ReusingCampaign,
     changes_since,
     check_unchanged,
     finish_reused,
@@ -42,7 +44,6 @@ from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.matching import Brokering, Replica
-from bursar.model.money import Payer, from_micros
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import Status
@@ -52,17 +53,13 @@ from bursar.runs.data_mover import check_storages
 from bursar.runs.detached_runs import start_detached, stop_run
 from bursar.runs.folder import RunFolder, find_task
 from bursar.runs.notices import check_target, keep_targets
-from bursar.runs.payments import allowance_of
 from bursar.runs.plan_file import read_plan, write_plan
-from bursar.runs.recording.history_recorder import stated_history
+from bursar.runs.recording.user_history import stated_history
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.task_needs import check_needs, memory_note
 from bursar.sites.owners import known_owners
 
 # Running of campaigns, and resuming of runs that were stopped.
-
-BOOK = Path("bursar.book")
-"""File of the book, unless another is named."""
 
 
 def run(
@@ -156,9 +153,8 @@ def run(
         Folder that holds the runs.
     probe
         Number of tasks of each kind that are run on the local site before the plan is made,
-        where tasks state no runtime; the median of what they took is the runtime of that kind.
-        A planned run on local sites keeps their results; all other tasks run, as with ``fresh``.
-        None: nothing is measured.
+        where tasks state no runtime; the mean of what they took is the runtime of that kind.
+        A planned run on local sites keeps their results. None: nothing is measured.
     progress
         Whether to show it on stderr.
     argv
@@ -230,7 +226,11 @@ def run(
     if any(task.data or task.registers for task in campaign.workflow.tasks):
         check_storages(facts)
     check_needs(
-        campaign, facts, anywhere=policy.kind in ("economy", "matched"), programs=not anyway
+        campaign,
+        facts,
+        anywhere=policy.kind in ("economy", "matched"),
+        programs=not anyway,
+        tell=partial(print, file=sys.stderr) if progress else None,
     )
 
     # What the account holds bounds the cost; only a stated budget is there for a plan to spend.
@@ -247,25 +247,24 @@ def run(
         project=project,
         history=stated_history(history),
     )
-    measured = None
-    if probe is not None:
-        from bursar.api.probing import probe_for_run  # late: few runs measure
-
-        measured = probe_for_run(allowed, facts, probe, policy, create, processors, progress)
-        campaign = replace(campaign, workflow=measured.campaign.workflow)
-        allowed = replace(allowed, workflow=measured.campaign.workflow)
-    if measured is None:
+    if probe is None:
         # In the run's own campaign, too: what waits longest goes first, and the rest of a run is
         # planned by these times.
         campaign = foresee(campaign, facts, history).campaign
         allowed = replace(allowed, workflow=campaign.workflow)
-    ahead = reusing(
-        campaign, Path(runs), fresh=fresh or measured is not None, reuse_from=reuse_from
-    )
+    ahead = reusing(campaign, Path(runs), fresh=fresh, reuse_from=reuse_from)
     if progress or explain:
         for line in ahead.notes(explain):
             print(line, file=sys.stderr)
 
+    measured = None
+    if probe is not None and not ahead.is_done:
+        from bursar.api.probing import probe_for_run  # late: few runs measure
+
+        make = partial(_begun, create, allowed, ahead, targets)
+        measured = probe_for_run(ahead, facts, probe, policy, make, processors, progress)
+        allowed = replace(allowed, workflow=measured.campaign.workflow)
+        ahead = replace(ahead, whole=measured.campaign, ended=measured.ended)
     # What a probe has measured just now is nearer than what earlier runs have.
     known_from = history if measured is None else NO_HISTORY
 
@@ -291,16 +290,27 @@ def run(
     else:
         rest = ahead.rest()
         limited = replace(rest, goal=allowed.goal)
+        if measured is not None:
+            rest = replace(rest, goal=measured.goal_left(rest.goal))
+            limited = replace(rest, goal=measured.goal_left(limited.goal))
         follows_plan = policy.kind in ("planned", "pool")
         customer = None if payer is None else payer.account
         wanted_first = rest if follows_plan else limited
         quote = _quoted(policy, wanted_first, facts, make_plan, customer)
         if _is_dearer(quote, limited.goal.budget):
             quote = _quoted(policy, limited, facts, make_plan, customer)
+    chosen = ahead.plan_of_whole(quote.plan_to_follow())
     if measured is not None:
-        quote = replace(quote, probe=measured.summary)
+        quote, chosen = measured.of_whole(quote), measured.plan_of_run(chosen)
         # Before the goal is checked: what the probe made and cost stays, and can be resumed.
-        measured.extend_run(allowed, quote)
+        measured.extend_run(allowed, quote, chosen)
+    if measured is not None and measured.folder is not None and not quote.feasible and not anyway:
+        name = measured.folder.name
+        print(
+            f"the measured tasks are kept as run {name}, and the next run reuses them; bursar run "
+            f"--resume {name} runs the rest all the same, bursar clean {name} deletes them",
+            file=sys.stderr,
+        )
     if not anyway:
         # Before a folder is made: nothing of a run that was never begun stays behind.
         quote.check_goal()
@@ -311,23 +321,12 @@ def run(
         for line in (*found, quote.note, *quote.purchase_lines(), *notes, memory):
             if line:
                 print(line, file=sys.stderr)
-    chosen = ahead.plan_of_whole(quote.plan_to_follow())
     if measured is not None and measured.folder is not None:
-        # Without the record of what results depend on: files may have changed since the probe.
-        if targets:
-            keep_targets(measured.folder.path, targets)
-        if detach:
-            return _detached(measured.folder, ["--anyway"] if anyway else [], progress)
-        return _carry_out(measured.folder, allowed, chosen, progress=progress, anyway=anyway)
-    with create(campaign=allowed, reused=ahead.origin) as folder:
-        # Within the context: a run folder without its plan cannot be resumed, and must not stay
-        # behind.
-        write_plan(folder, quote.to_dict(), chosen)
-        if targets:
-            keep_targets(folder.path, targets)
-        _make_initial_files(folder, allowed)
-        ahead.take_over(folder)
-    is_done = ahead.is_done
+        folder, is_done = measured.folder, False
+    else:
+        with _begun(create, allowed, ahead, targets) as folder:
+            write_plan(folder, quote.to_dict(), chosen)
+        is_done = ahead.is_done
     del ahead  # holds all that the tasks of the earlier run had printed
     if is_done:
         summary = finish_reused(folder)
@@ -335,6 +334,23 @@ def run(
     if detach:
         return _detached(folder, ["--anyway"] if anyway else [], progress)
     return _carry_out(folder, allowed, chosen, progress=progress, anyway=anyway)
+
+
+@contextmanager
+def _begun(
+    create: Callable[..., AbstractContextManager[RunFolder]],
+    campaign: Campaign,
+    ahead: ReusingCampaign,
+    targets: Sequence[str],
+) -> Iterator[RunFolder]:
+    """Make the folder of a run with the results that it reuses, as a context for the plan."""
+    # Within the context: a run folder without its plan cannot be resumed, and must not stay behind.
+    with create(campaign=campaign, reused=ahead.origin) as folder:
+        if targets:
+            keep_targets(folder.path, targets)
+        _make_initial_files(folder, campaign)
+        ahead.take_over(folder)
+        yield folder
 
 
 def _quoted(
@@ -541,37 +557,6 @@ def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) ->
         lambda: execute_campaign(folder, campaign, plan, replan=replan, **how)
     )
     return RunResult(folder, summary, summary["exit_status"])
-
-
-def payer_of(campaign: Campaign, account: str | None, book: str | Path | None) -> Payer | None:
-    """Return the account that pays: the caller's, else the campaign's; None: no account."""
-    account = campaign.account if account is None else account
-    if account is None:
-        return None
-    file = Path(book) if book is not None else campaign.book or BOOK
-    return Payer(account=account, book=str(file.absolute()), budget=campaign.goal.budget)
-
-
-def within_account(campaign: Campaign, facts: Sequence[SiteFacts], payer: Payer) -> Campaign:
-    """Return the campaign with the lesser of the budget and the account's remaining amount."""
-    allowance = allowance_of(payer)
-    for site in facts:
-        if site.currency != allowance.currency:
-            raise InputError(
-                f"the book is in {allowance.currency}, site {site.name} counts in {site.currency}",
-                where="--account",
-            )
-        if site.unit_price is None and site.slots is None and site.remote is None:
-            raise InputError(
-                f"site {site.name} has no price, so what runs there cannot be charged",
-                where="--account",
-            )
-    # Looked up without a lock: what really is set aside is decided by RunPayments when the run
-    # begins.
-    left = from_micros(allowance.amount)
-    stated = campaign.goal.budget
-    budget = left if stated is None else min(left, stated)
-    return replace(campaign, goal=replace(campaign.goal, budget=budget))
 
 
 def _is_dearer(quote: Quote, budget: float | None) -> bool:

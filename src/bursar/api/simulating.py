@@ -8,11 +8,11 @@ from typing import Any
 
 from bursar.api.known_campaign import NO_HISTORY
 from bursar.api.matching import locate_replicas
+from bursar.api.paying import payer_of, within_account
 from bursar.api.planning import plan, resolve_campaign
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
 from bursar.api.quoting import quote_policy
-from bursar.api.running import payer_of, within_account
 from bursar.api.simulator import RecordedConditions, Simulator
 from bursar.api.site_resolution import RUNS, Sites, resolve_sites
 from bursar.broker.policy_choice import (

@@ -30,7 +30,7 @@ from bursar.runs.campaign_run import economy_of, execute_campaign
 from bursar.runs.environment import RunEnvironment
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
-from bursar.runs.recording.history_recorder import NOWHERE
+from bursar.runs.recording.user_history import NOWHERE
 from bursar.runs.run_record import read_run
 from bursar.runs.supply import Delay, PlannedSupply, Replan, ScheduledSupply, Supply
 from bursar.simulation.data_staging import SimulatedDataStaging

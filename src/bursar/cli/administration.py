@@ -70,8 +70,8 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """
-    Serve this machine, or a cluster, to users over HTTP. Ctrl-C ends it; tasks that run go on
-    with their workers, and the service finds them when it is started again.
+    Serve this machine, or a cluster, to users over HTTP. Ctrl-C ends the service; tasks that run
+    go on with their workers, and the service finds them when started again.
     """
     import asyncio
     import os
@@ -149,7 +149,7 @@ def register_tokens(app: typer.Typer) -> None:
     """Add ``bursar tokens`` to the command line."""
     tokens = typer.Typer(
         no_args_is_help=True,
-        help="Make and revoke tokens of a service's users. Needs a token of the scope admin; "
+        help="Make and revoke tokens of a service's users. This needs a token of the scope admin; "
         "bursar serve writes the first one into its folder.",
     )
     for name, command in (("create", create), ("list", list_tokens), ("revoke", revoke_token)):
@@ -158,7 +158,9 @@ def register_tokens(app: typer.Typer) -> None:
 
 
 def create(
-    user: Annotated[str, typer.Argument(metavar="USER", show_default=False)],
+    user: Annotated[
+        str, typer.Argument(metavar="USER", help="Name of the user.", show_default=False)
+    ],
     scope: Annotated[
         list[TokenScope],
         typer.Option(
@@ -170,7 +172,9 @@ def create(
         float | None,
         typer.Option(metavar="N", help="Validity in days, at most 366. Default: 30."),
     ] = None,
-    label: Annotated[str, typer.Option(metavar="TEXT", help="Label that `list` shows.")] = "",
+    label: Annotated[
+        str, typer.Option(metavar="TEXT", help="Label of the token, which `list` shows.")
+    ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -295,13 +299,16 @@ Folder = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder for the files. Without it: --folder."),
+    typer.Option("--out", metavar="DIR", help="Folder for the files. Default: --folder."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 Days = Annotated[float, typer.Option("--days", metavar="N", help="Validity in days.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name in the certificate.", show_default=False)
+]
 WhoseKind = Annotated[
-    Literal["server", "user", "worker"], typer.Argument(metavar="KIND", show_default=False)
+    Literal["server", "user", "worker"],
+    typer.Argument(metavar="KIND", help="Kind of certificate.", show_default=False),
 ]
 
 FOLDER = Path("certs")
@@ -414,9 +421,12 @@ def renew(
 def revoke_certificate(
     kind: Annotated[
         Literal["server", "user", "worker"] | None,
-        typer.Argument(metavar="[KIND", show_default=False),
+        typer.Argument(metavar="[KIND", help="Kind of certificate.", show_default=False),
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="NAME]", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME]", help="Name in the certificate.", show_default=False),
+    ] = None,
     serial: Annotated[
         str | None,
         typer.Option(
@@ -490,7 +500,9 @@ def list_certificates(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
 
 
 def show_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File of certificates (PEM).", show_default=False)
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Show the certificates in a file."""

@@ -86,9 +86,7 @@ def _scale(text: str) -> float:
         ) from None
 
 
-def check_probe(
-    probe: int | None, runtime: str | None, replay: object, reuse_from: str | None
-) -> None:
+def check_probe(probe: int | None, runtime: str | None, replay: object) -> None:
     """
     Refuse ``--probe`` beside another source of runtimes.
 
@@ -100,8 +98,6 @@ def check_probe(
     for option, value in (("--runtime", runtime), ("--replay", replay)):
         if probe is not None and value is not None:
             raise InputError(f"goes without {option}, which states the runtimes", where="--probe")
-    if probe is not None and reuse_from is not None:
-        raise InputError("goes without --reuse-from: all tasks run", where="--probe")
 
 
 def load_campaign(

@@ -206,7 +206,8 @@ class CampaignOptions:
             metavar="TARGET",
             envvar="BURSAR_NOTIFY",
             help="Send a notice at the end, when a task fails and when the deadline passes: "
-            "desktop, mailto:ADDRESS, or the URL of a web hook. May be given several times.",
+            "desktop, mailto:ADDRESS, or the URL of a web hook. The option may be given several "
+            "times.",
             rich_help_panel=RUNNING,
         ),
     ] = None

@@ -87,16 +87,29 @@ def plan_campaign(
     scheduler: PlanScheduler = "heft",
     population: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Of ga, moga and nsga2.", rich_help_panel=ESTIMATES),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Size of the population of the methods ga, moga and nsga2.",
+            rich_help_panel=ESTIMATES,
+        ),
     ] = None,
     generations: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Of ga, moga and nsga2.", rich_help_panel=ESTIMATES),
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Number of generations of the methods ga, moga and nsga2.",
+            rich_help_panel=ESTIMATES,
+        ),
     ] = None,
     evaluations: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Schedules that method auto tries.", rich_help_panel=ESTIMATES
+            metavar="N",
+            min=1,
+            help="Number of schedules that the method auto tries.",
+            rich_help_panel=ESTIMATES,
         ),
     ] = None,
     seed: Annotated[
@@ -142,7 +155,7 @@ def plan_campaign(
     as_json: AsJson = False,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write the curve and the plan to this web page."),
+        typer.Option(metavar="FILE", help="Write also the curve and the plan to this web page."),
     ] = None,
 ) -> None:
     """Show the trade-off of time against cost of a campaign, before anything starts."""
@@ -153,7 +166,7 @@ def plan_campaign(
     from bursar.report.progress import PlanProgress
     from bursar.runs.task_needs import memory_note
 
-    check_probe(probe, runtime, replay, reuse_from)
+    check_probe(probe, runtime, replay)
     facts = load_sites(sites, market)
     loaded = load_campaign(
         campaign,
@@ -173,20 +186,19 @@ def plan_campaign(
         exact=0.0 if exact is None else _seconds(exact, "--exact"),
         seed=seed,
     )
-    measured = None
-    if probe is not None:
-        from bursar.api.probing import probe_campaign
-
-        measured = probe_campaign(loaded, facts, probe, processors=processors, progress=True)
-        loaded = measured.campaign
-    ahead = reusing(
-        loaded, runs, fresh=fresh or probe is not None, reuse_from=reuse_from, records=False
-    )
+    ahead = reusing(loaded, runs, fresh=fresh, reuse_from=reuse_from, records=False)
     for line in ahead.notes(explain):
         print_note(line)
     if ahead.is_done:
         _print_nothing_left(ahead, facts[0].currency, as_json)
         return
+    measured = None
+    if probe is not None:
+        from bursar.api.probing import probe_campaign
+
+        measured = probe_campaign(ahead, facts, probe, processors=processors, progress=True)
+        loaded = measured.campaign
+        ahead = replace(ahead, whole=loaded)
     with PlanProgress(facts[0].currency) as progress:
         quote = plan(
             ahead.rest(),
@@ -270,7 +282,7 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
         raise InputError("give a CAMPAIGN, or --resume RUN")
     from bursar.api.running import run
 
-    check_probe(options.probe, options.runtime, options.replay, options.reuse_from)
+    check_probe(options.probe, options.runtime, options.replay)
     asked = load_asked(options.campaign, options)
     print_outcome(
         lambda: run(

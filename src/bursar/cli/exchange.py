@@ -36,7 +36,7 @@ Key = Annotated[
     typer.Option(
         "--key",
         metavar="TEXT",
-        help="Your name for the order: the same command with it goes on with the same order. "
+        help="Key of the order: the same command with the same key goes on with the order. "
         "Default: a random one.",
     ),
 ]
@@ -65,21 +65,27 @@ def bid(
         str,
         typer.Argument(
             metavar="PRICE",
-            help='Highest price: "0.5 EUR/core-hour", or a number per processor-second. Of shares: '
-            'the amount that you pay, "20 EUR".',
+            help='Highest price: "0.5 EUR/core-hour", or a number per processor-second. In an '
+            'auction of shares: the amount that you pay, "20 EUR".',
             show_default=False,
         ),
     ],
     processors: Annotated[
         int | None,
         typer.Option(
-            "--processors", "-p", min=1, metavar="N", help="Most processors; of shares: none."
+            "--processors",
+            "-p",
+            min=1,
+            metavar="N",
+            help="Largest number of processors; no number in an auction of shares.",
         ),
     ] = None,
     customer: Annotated[
         str,
         typer.Option(
-            "--as", metavar="USER", help="Your name at the sellers' services. Default: as here."
+            "--as",
+            metavar="USER",
+            help="Your user name at the sellers' services. Default: your name here.",
         ),
     ] = "",
     key: Key = None,
@@ -91,7 +97,8 @@ def bid(
     as_json: AsJson = False,
 ) -> None:
     """
-    Bid for processors of the next clearing. Prints the ids of the agreements that come of it.
+    Bid for processors of the next clearing. The command prints the ids of the
+    agreements that come of the bid.
 
     The money is set aside at once. If the command is interrupted, the bid stands.
     """
@@ -114,14 +121,18 @@ def bid(
 @exchange_app.command("ask")
 def ask(
     processors: Annotated[
-        int, typer.Option("--processors", "-p", min=1, metavar="N", help="Most processors.")
+        int,
+        typer.Option(
+            "--processors", "-p", min=1, metavar="N", help="Largest number of processors."
+        ),
     ],
     service: Annotated[
         str,
         typer.Option(
             "--from",
             metavar="URL|NAME",
-            help="Your own service, whose processors you sell. Needs the scope sell there.",
+            help="Your own service, whose processors you sell. Your token needs the scope sell "
+            "there.",
             show_default=False,
         ),
     ],
@@ -129,7 +140,9 @@ def ask(
     told: Annotated[
         str,
         typer.Option(
-            "--told", metavar="URL", help="Address of it that buyers are told. Default: its URL."
+            "--told",
+            metavar="URL",
+            help="Address of the service that buyers are told. Default: the URL of --from.",
         ),
     ] = "",
     key: Key = None,
@@ -168,7 +181,9 @@ def ask(
 @exchange_app.command("orders")
 def orders(
     site: ServiceName = None,
-    every: Annotated[bool, typer.Option("--all", help="Also those that are not open.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="List also orders that are not open.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List your own open orders; nobody sees those of others."""

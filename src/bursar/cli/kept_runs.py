@@ -97,10 +97,10 @@ def clean(
         ),
     ] = None,
     older: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only runs made longer ago: 30d, 12h.")
+        str | None, typer.Option(metavar="TIME", help="Take only runs made longer ago: 30d, 12h.")
     ] = None,
     larger: Annotated[
-        str | None, typer.Option(metavar="SIZE", help='Only runs that take more: "1 GB".')
+        str | None, typer.Option(metavar="SIZE", help='Take only runs that are larger: "1 GB".')
     ] = None,
     keep: Annotated[
         int, typer.Option(metavar="N", min=0, help="Keep the latest N runs of each campaign.")
@@ -108,7 +108,7 @@ def clean(
     state: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="STATE", help="Only runs in this state. Default: finished and failed."
+            metavar="STATE", help="Take only runs in this state. Default: finished and failed."
         ),
     ] = None,
     yes: Annotated[

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 WAIT = 10.0
 """Seconds a command waits while another one writes."""
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the account.", show_default=False)
+]
 Amount = Annotated[
     str,
     typer.Argument(
@@ -104,7 +106,7 @@ def open_account(
     quota: Annotated[
         str | None,
         typer.Option(
-            "--quota", metavar="AMOUNT", help="Most that the user's runs may cost in each period."
+            "--quota", metavar="AMOUNT", help="Largest cost of the user's runs in each period."
         ),
     ] = None,
     per: _QuotaPer = "all",
@@ -223,7 +225,7 @@ def show_burn_down(
         typer.Option(
             "--chart",
             metavar="FILE",
-            help="Also draw a chart into this file (.html, .png or .svg).",
+            help="Draw also a chart into this file (.html, .png or .svg).",
         ),
     ] = None,
     book: BookFile = BOOK,
@@ -264,8 +266,9 @@ def charge_run(
     """
     Record what a run paid to each site, once: all of it or nothing.
 
-    A run with --account does so itself; where it could not, this does what is left. Providers are
-    opened as they are first met. Refused over the user's allocation or quota (status 4).
+    A run with --account does so itself; where it could not, this command does what is left.
+    Accounts of providers are opened when they are first paid. The record is refused (exit status
+    4) beyond the user's allocation or quota.
     """
     from bursar.market.book import read_book
     from bursar.model.money import Payer
@@ -378,8 +381,12 @@ def show_statement(
 
 
 def show_invoice(
-    provider: Annotated[str, typer.Argument(metavar="PROVIDER", show_default=False)],
-    user: Annotated[str, typer.Argument(metavar="USER", show_default=False)],
+    provider: Annotated[
+        str, typer.Argument(metavar="PROVIDER", help="Name of the provider.", show_default=False)
+    ],
+    user: Annotated[
+        str, typer.Argument(metavar="USER", help="Name of the user.", show_default=False)
+    ],
     period: BilledIn = None,
     book: BookFile = BOOK,
     as_json: AsJson = False,

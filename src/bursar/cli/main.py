@@ -67,7 +67,7 @@ REPRODUCE = AddOnCommand(
 )
 TESTGRID = AddOnCommand(
     "testgrid",
-    "Throwaway clusters under real Slurm, on this machine.",
+    "Start, break and end throwaway clusters under real Slurm on this machine.",
     "bursar-devtools",
     "bursar_devtools.testgrid.testgrid_command",
 )
@@ -199,6 +199,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "clean", "kept_runs", "Delete old runs; without --yes, list what would be deleted."
     ),
     CommandEntry(
+        "history",
+        "history",
+        "Look at what ended tasks took, import it from other tools, export and forget it.",
+    ),
+    CommandEntry(
         "report",
         "runs",
         "Write a run's results, bill and report.html; the run may be unfinished.",
@@ -206,7 +211,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     CommandEntry(
         "bill",
         "runs",
-        "Show what a run cost, by site and by task; its total is the ledger's to the unit.",
+        "Show what a run cost, by site and by task; the total is the ledger's to the unit.",
     ),
     CommandEntry(
         "tasks",
@@ -243,8 +248,8 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     CommandEntry(
         "submit",
         "submit",
-        "Send tasks to a service. They are on its disk when this returns. Prints the "
-        "instance's id.",
+        "Send tasks to a service, and print the instance's id. The tasks are on the service's "
+        "disk when this command returns.",
     ),
     CommandEntry(
         "watch",
@@ -254,7 +259,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     CommandEntry(
         "results",
         "submit",
-        "Print results in the order in which tasks ended. Exit status 1 if a task failed.",
+        "Print results in the order in which tasks ended. The exit status is 1 if a task failed.",
     ),
     CommandEntry(
         "quote",
@@ -264,12 +269,12 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     CommandEntry(
         "tender",
         "trading",
-        "Call services for bids and buy from the lowest bidder. Prints the agreement's id.",
+        "Call services for bids, buy from the lowest bidder, and print the agreement's id.",
     ),
     CommandEntry(
         "bargain",
         "trading",
-        "Bargain with services, from the lowest quote on, and buy. Prints the agreement's id.",
+        "Bargain with services, from the lowest quote on, buy, and print the agreement's id.",
     ),
     CommandEntry(
         "auctions",
@@ -279,7 +284,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     CommandEntry(
         "bid",
         "trading",
-        "Bid in a service's auction until it is over. Prints the agreement's id if the lot is won.",
+        "Bid in a service's auction until the end; print the agreement's id if the lot is won.",
     ),
     CommandEntry("exchange", "trading", "Buy and sell processors where several owners meet."),
     CommandEntry(
@@ -297,12 +302,16 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     CommandEntry(
         "serve",
         "administration",
-        "Serve this machine, or a cluster, to users over HTTP. Ctrl-C ends it; tasks that "
-        "run go on with their workers, and the service finds them when it is started again.",
+        "Serve this machine, or a cluster, to users over HTTP. Ctrl-C ends the service; tasks "
+        "that run go on with their workers, and the service finds them when started again.",
     ),
     CommandEntry("ledger", "ledger", "Keep the accounts of users and providers over all runs."),
     CommandEntry("replicas", "replicas", "Find, copy and check the copies of logical files."),
-    CommandEntry("instance", "service_commands", "Instances at a service: list, cancel, fetch."),
+    CommandEntry(
+        "instance",
+        "service_commands",
+        "List, cancel and destroy instances at a service, and fetch their files.",
+    ),
     CommandEntry(
         "account",
         "service_commands",
@@ -311,7 +320,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     CommandEntry(
         "owner",
         "trading",
-        "Run a service's business: its prices, agreements and revenue. Needs the scope sell.",
+        "Run a service's business: prices, agreements and revenue. The token needs the scope sell.",
     ),
     CommandEntry(
         "certs",
@@ -321,13 +330,24 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     CommandEntry(
         "tokens",
         "administration",
-        "Make and revoke tokens of a service's users. Needs a token of the scope admin; "
+        "Make and revoke tokens of a service's users. This needs a token of the scope admin; "
         "bursar serve writes the first one into its folder.",
     ),
     CommandEntry("tune", "sites", "Find settings of the broker by simulation."),
     CommandEntry("trace", "trace", "Inspect, simulate and compare logs of clusters."),
     TESTGRID,
 )
+
+PURPOSES = {
+    "Plan and run": "plan match run attach stop amend retry simulate tune",
+    "Look and collect": "runs tasks logs table report bill pilots why why-not tag compare clean "
+    "history",
+    "Money and market": "ledger quote tender bargain auctions bid exchange",
+    "Services and sites": "sites replicas submit watch results instance account top serve owner "
+    "certs tokens",
+    "Develop": "schema man trace reproduce testgrid",
+}
+"""Names of commands by purpose, in the order of ``bursar --help``."""
 
 
 def register_commands(module: str, app: typer.Typer) -> None:
@@ -345,6 +365,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             campaigns.register_plan(app)
             campaigns.register_run(app)
             campaigns.register_simulate(app)
+        case "history":
+            from bursar.cli import history
+
+            history.register(app)
         case "ledger":
             from bursar.cli import ledger
 
@@ -473,9 +497,14 @@ class CommandTable(TyperGroup):
         return command
 
     def format_commands(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Write each command's name and summary."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(entry.name, summary_of(entry)) for entry in COMMANDS])
+        """Write each command's name and summary, by purpose."""
+        entries = {entry.name: entry for entry in COMMANDS}
+        width = max(map(len, entries))
+        for purpose, names in PURPOSES.items():
+            with formatter.section(purpose):
+                # As wide in every section, so that all summaries are in one column.
+                rows = [(f"{n:{width}}", summary_of(entries[n])) for n in names.split()]
+                formatter.write_dl(rows)
 
 
 def summary_of(entry: CommandEntry | AddOnCommand) -> str:

@@ -99,8 +99,8 @@ Probe = Annotated[
         "--probe",
         metavar="N",
         min=1,
-        help="Where tasks state no runtime: first run N tasks of each kind on this machine, and "
-        "plan by the median of the time that they take. A run keeps their results.",
+        help="Run N tasks of each kind that states no runtime on this machine first, and plan by "
+        "their mean time. A run keeps their results.",
         show_default=False,
         rich_help_panel=ESTIMATES,
     ),

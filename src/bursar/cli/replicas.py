@@ -35,7 +35,7 @@ Names = Annotated[
     list[str] | None, typer.Argument(metavar="NAME...", help="Logical names. Default: all.")
 ]
 Site = Annotated[
-    str | None, typer.Option("--site", metavar="SITE", help="Only copies at this site.")
+    str | None, typer.Option("--site", metavar="SITE", help="Take only copies at this site.")
 ]
 
 
@@ -127,7 +127,7 @@ def list_copies(
 
 
 def locate_file(name: Name, catalogue: CatalogueFile = CATALOGUE, as_json: AsJson = False) -> None:
-    """Show the good copies of a logical file; exit status 1 if there is none."""
+    """Show the good copies of a logical file; the exit status is 1 if there is none."""
     from bursar.replicas.catalogue import Catalogue, CatalogueEntry
     from bursar.replicas.content import logical
 
@@ -193,7 +193,7 @@ def verify_copies(
     as_json: AsJson = False,
 ) -> None:
     """
-    Verify copies by their checksums; exit status 1 if one is bad.
+    Verify copies by their checksums; the exit status is 1 if one is bad.
 
     A bad copy is no longer used until it verifies again.
     """
@@ -227,7 +227,7 @@ def verify_copies(
 def remove_copies(
     name: Name,
     url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="Only the copy at this URL.")
+        str | None, typer.Option("--url", metavar="URL", help="Take only the copy at this URL.")
     ] = None,
     site: Site = None,
     catalogue: CatalogueFile = CATALOGUE,

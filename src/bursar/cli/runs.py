@@ -72,8 +72,8 @@ def amend_run(
     """
     Change the deadline or budget of a run, even while it runs.
 
-    Prints the forecast under the new goal, then changes the goal. A stopped run has the new goal
-    when it is resumed.
+    The command prints the forecast under the new goal, then changes the goal. A stopped run has
+    the new goal when it is resumed.
     """
     from bursar.api.amending import amend, forecast_amendment
     from bursar.formats.units import parse_amount, parse_duration
@@ -181,7 +181,7 @@ def write_report(
     """
     Write a run's results, bill and report.html; the run may be unfinished.
 
-    Prints a summary.
+    The command prints a summary.
     """
     from bursar.report.run_tables import print_summary
     from bursar.runs.folder import RunFolder
@@ -211,7 +211,7 @@ def show_bill(
         bool, typer.Option("--all", help="List every task, not only the dearest ones.")
     ] = False,
 ) -> None:
-    """Show what a run cost, by site and by task; its total is the ledger's to the unit."""
+    """Show what a run cost, by site and by task; the total is the ledger's to the unit."""
     from bursar.report.bill import print_bill
     from bursar.runs.folder import RunFolder
     from bursar.runs.run_record import integrity_warning, read_run
@@ -302,7 +302,8 @@ def show_table(
         str | None,
         typer.Option(
             metavar="CONDITION",
-            help="Only tasks of which this is true: 'loss < 0.1 && n == 3'. Parameters, results "
+            help="List only tasks of which this is true: 'loss < 0.1 && n == 3'. Parameters, "
+            "results "
             "and columns of bursar tasks may be named, in the ClassAd language.",
         ),
     ] = None,
@@ -502,7 +503,7 @@ def attach_run(
     """
     Show a run that goes on elsewhere, until it ends; Ctrl-C leaves the run going.
 
-    Prints the run's summary in the end, and has the exit status that the run has.
+    The command ends with the run: it prints the run's summary, and its exit status is the run's.
     """
     from bursar.report.progress import RunProgress
     from bursar.report.run_tables import print_summary
@@ -537,8 +538,8 @@ def stop(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None
     Stop a run that another process carries out, as Ctrl-C does there.
 
     Running tasks are asked to end, and killed after five seconds; a second time kills them at
-    once. The run can be resumed. Of a run whose process was killed, the tasks that still run on
-    this machine are killed.
+    once. The run can be resumed. Where the run's process
+    was killed, the tasks that still run on this machine are killed.
     """
     from bursar.runs.detached_runs import stop_run
     from bursar.runs.folder import RunFolder

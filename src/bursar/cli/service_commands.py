@@ -115,7 +115,9 @@ account_app = typer.Typer(
     help="Show and change your money at a service: balance, agreements, charges.",
 )
 
-Agreement = Annotated[str, typer.Argument(metavar="AGREEMENT", show_default=False)]
+Agreement = Annotated[
+    str, typer.Argument(metavar="AGREEMENT", help="Id of the agreement.", show_default=False)
+]
 
 
 def register_account(root: typer.Typer) -> None:
@@ -156,7 +158,7 @@ def buy(
     site: ServiceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Buy processors at the current price. Prints the agreement's id."""
+    """Buy processors at the current price. The command prints the agreement's id."""
     from bursar.formats.units import parse_amount, parse_duration
     from bursar.model.money import format_amount, to_micros
     from bursar.remote.async_client import purchase
@@ -218,7 +220,9 @@ def invoice(
 
 @account_app.command("deposit")
 def deposit(
-    user: Annotated[str, typer.Argument(metavar="USER", show_default=False)],
+    user: Annotated[
+        str, typer.Argument(metavar="USER", help="Name of the user.", show_default=False)
+    ],
     amount: Annotated[
         str,
         typer.Argument(
@@ -235,7 +239,7 @@ def deposit(
     site: ServiceName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put money into a user's account. Needs the scope admin."""
+    """Put money into a user's account. Your token needs the scope admin."""
     from bursar.formats.units import parse_amount
     from bursar.model.errors import InputError
     from bursar.model.money import to_micros
@@ -355,7 +359,9 @@ class _ServiceView:
 # ``bursar watch`` and ``bursar instance``: instances at a service, their files and their ends.
 
 instance_app = typer.Typer(
-    name="instance", no_args_is_help=True, help="Instances at a service: list, cancel, fetch."
+    name="instance",
+    no_args_is_help=True,
+    help="List, cancel and destroy instances at a service, and fetch their files.",
 )
 
 
@@ -427,7 +433,7 @@ def fetch(
         ),
     ] = None,
     into: Annotated[
-        Path, typer.Option("--into", metavar="DIR", help="Folder to write them to.")
+        Path, typer.Option("--into", metavar="DIR", help="Folder into which the files are written.")
     ] = Path(),
     site: ServiceName = None,
 ) -> None:

@@ -396,7 +396,9 @@ def tune_weights(
     ],
     load: Annotated[
         str,
-        typer.Option(metavar="TIME", help="Mean time between two submissions.", show_default=False),
+        typer.Option(
+            metavar="TIME", help="Mean time between two submissions of jobs.", show_default=False
+        ),
     ],
     campaign: Annotated[
         Path | None,
@@ -433,7 +435,7 @@ def tune_weights(
     """
     Search for the weights of rank and files that give the shortest time from submission to end.
 
-    Simulates the sites under the given load a few hundred times.
+    The command simulates the sites under the given load a few hundred times.
     """
     from bursar.api.tuning import tune_rank
     from bursar.formats.network_files import read_topology

@@ -48,7 +48,7 @@ def show_results(
         ),
     ] = None,
 ) -> None:
-    """Print results in the order in which tasks ended. Exit status 1 if a task failed."""
+    """Print results in the order in which tasks ended. The exit status is 1 if a task failed."""
 
     if as_json and as_lines:
         raise InputError("goes without --json", where="--ndjson")
@@ -212,12 +212,15 @@ def submit(
         typer.Option(
             "--wait",
             "-w",
-            help="Wait and print results as they come; exit status 1 if a task failed.",
+            help="Wait and print results as they come; the exit status is 1 if a task failed.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send tasks to a service. They are on its disk when this returns. Prints the instance's id."""
+    """
+    Send tasks to a service, and print the instance's id. The tasks are on the service's disk when
+    this command returns.
+    """
 
     if (file is None) == (not command):
         raise InputError("give a COMMAND, or --file FILE")

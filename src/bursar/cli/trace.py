@@ -46,7 +46,7 @@ Width = Annotated[
     str,
     typer.Option(
         metavar="requested|allocated",
-        help="Which count of processors a job holds, if the log has two.",
+        help="Column with the processors that a job holds, if the log has two.",
     ),
 ]
 Estimates = Annotated[
@@ -114,7 +114,7 @@ def simulate_trace(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a log on a machine under a policy: when would each job have started?"""
+    """Simulate a log on a machine under a policy, and say when each job would have started."""
     from bursar.report.traces import print_results, result_to_dict
 
     _check_tau(tau)

@@ -56,11 +56,19 @@ Length = Annotated[
 ]
 Start = Annotated[
     str | None,
-    typer.Option("--start", metavar="TIME", help="Begin no earlier than in so long. Default: now."),
+    typer.Option(
+        "--start",
+        metavar="TIME",
+        help="Time from now before which the processors are not needed. Default: now.",
+    ),
 ]
 EndBy = Annotated[
     str | None,
-    typer.Option("--deadline", metavar="TIME", help="End within so long. Default: whenever."),
+    typer.Option(
+        "--deadline",
+        metavar="TIME",
+        help="Time from now within which the processors are needed. Default: any.",
+    ),
 ]
 Most = Annotated[
     str | None,
@@ -113,7 +121,7 @@ def tender(
     as_json: AsJson = False,
 ) -> None:
     """
-    Call services for bids and buy from the lowest bidder. Prints the agreement's id.
+    Call services for bids, buy from the lowest bidder, and print the agreement's id.
 
     A bidder that cannot keep its bid is passed over for the next.
     """
@@ -138,7 +146,10 @@ def bargain(
     ] = None,
     patience: Patience = "30s",
     rounds: Annotated[
-        int, typer.Option("--rounds", min=2, max=200, help="Offers until the highest, the last.")
+        int,
+        typer.Option(
+            "--rounds", min=2, max=200, help="Number of offers; the last offer is the highest."
+        ),
     ] = 10,
     beta: Annotated[
         float,
@@ -149,7 +160,7 @@ def bargain(
     as_json: AsJson = False,
 ) -> None:
     """
-    Bargain with services, from the lowest quote on, and buy. Prints the agreement's id.
+    Bargain with services, from the lowest quote on, buy, and print the agreement's id.
 
     Nothing is paid above --most, nor above the lowest quote of all services.
     """
@@ -186,9 +197,9 @@ def bid(
     as_json: AsJson = False,
 ) -> None:
     """
-    Bid in a service's auction until it is over. Prints the agreement's id if the lot is won.
+    Bid in a service's auction until the end; print the agreement's id if the lot is won.
 
-    Where bids are sealed AMOUNT is bid; otherwise no more than is asked.
+    The bid is AMOUNT where bids are sealed, and otherwise no more than is asked.
     """
     from bursar.formats.units import parse_amount
     from bursar.model.money import to_micros
@@ -371,7 +382,8 @@ def _no_service() -> NoReturn:
 owner_app = typer.Typer(
     name="owner",
     no_args_is_help=True,
-    help="Run a service's business: its prices, agreements and revenue. Needs the scope sell.",
+    help="Run a service's business: prices, agreements and revenue. The token needs the scope "
+    "sell.",
 )
 
 
@@ -416,7 +428,7 @@ def price(
         typer.Option(
             "--at",
             metavar="TIME",
-            help="Show what is asked in so long (6h) or at a date (2026-11-28T18:00). "
+            help="Show the price after a time (6h) or at a date (2026-11-28T18:00). "
             "Default: each hour of the next day.",
         ),
     ] = None,
@@ -481,7 +493,9 @@ def price(
 @owner_app.command("agreements")
 def agreements(
     site: ServiceName = None,
-    every: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="List also agreements that have ended.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the agreements with all customers that have not ended."""

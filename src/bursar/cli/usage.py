@@ -49,7 +49,9 @@ def make_key(
 
 
 def sign_usage(
-    provider: Annotated[str, typer.Argument(metavar="PROVIDER", show_default=False)],
+    provider: Annotated[
+        str, typer.Argument(metavar="PROVIDER", help="Name of the provider.", show_default=False)
+    ],
     file: Chain,
     key: KeyFile,
     book: BookFile = BOOK,

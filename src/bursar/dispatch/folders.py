@@ -4,11 +4,12 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from bursar.model.errors import BursarError
 
-# The folder for this user's state that outlives a run and belongs to no run folder.
+# The folders for this user's state and cache, which outlive a run and belong to no run folder.
 
 
 def state_folder() -> Path | None:
@@ -19,6 +20,15 @@ def state_folder() -> Path | None:
     except RuntimeError:  # no home: a container knows its user by a number only
         return None
     return base / "bursar"
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return the folder for what can be made again; None where the user has no home."""
+    cache = environment.get("XDG_CACHE_HOME") or ""
+    if os.path.isabs(cache):
+        return Path(cache) / "bursar"
+    home = environment.get("HOME") or os.path.expanduser("~")
+    return Path(home) / ".cache" / "bursar" if os.path.isabs(home) else None
 
 
 # A file that is replaced as a whole, or not at all.

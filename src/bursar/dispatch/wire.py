@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from bursar.model.surroundings import ContainerPolicy
 from bursar.model.task import Outcome, Step
 
 MAX_FRAME = 256 * 1024 * 1024
@@ -193,6 +194,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
         Bytes of a call's value that may travel with the outcome; with a larger one the call fails.
     counts_data
         Whether outcomes say what the attempts brought and sent back.
+    containers
+        Containers that tasks may ask for.
     """
 
     run: str
@@ -204,6 +207,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):
     outlives: float = 0.0
     largest_value: int = MAX_PIECE
     counts_data: bool = False
+    containers: ContainerPolicy = "allowed"
 
 
 class JobAssignment(msgspec.Struct, frozen=True, tag=11, array_like=True):

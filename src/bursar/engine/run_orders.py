@@ -19,7 +19,7 @@ from bursar.engine.task_states import SUCCEEDED
 from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
-from bursar.model.task import Copy, Secret, Task, Write
+from bursar.model.task import INPUTS_FILE, Copy, Secret, Task, Write, gathering_variables
 
 
 def send(
@@ -143,6 +143,10 @@ def _give_withheld(
         link.give(jobs)
 
 
+TOLD_COPY = "BURSAR_COPY"
+"""Variable, 1, of an attempt that begins while another one of the same task runs."""
+
+
 def copy(core: EngineCore, task: int, name: str, why: CopyStart) -> Refusal | None:
     """
     Start a copy of a task that runs, at another worker or beside it, if all of that may be.
@@ -192,31 +196,19 @@ def copy(core: EngineCore, task: int, name: str, why: CopyStart) -> Refusal | No
     return None
 
 
-INPUTS_FILE = "bursar-inputs.txt"
-"""File in the working directory of a task that gathers: its inputs that are there, one a line."""
-
-TOLD_COPY = "BURSAR_COPY"
-"""Variable, 1, of an attempt that begins while another one of the same task runs."""
-
-MOST_TOLD = 65536
-"""Characters of ``BURSAR_ABSENT``; a variable of a program has room for twice as much."""
-
-
 def _gathering(core: EngineCore, number: int, task: Task) -> Task:
     """Return a task that gathers without its absent inputs, which it is told of."""
     states = core.queue.tasks.states
     made = core.queue.gathering[number].items()
     absent = {name for parent, names in made if states[parent] != SUCCEEDED for name in names}
     there = [file for file in task.inputs if file.name not in absent]
-    names = "\n".join(file.name for file in task.inputs if file.name in absent)
-    if len(names) > MOST_TOLD:
-        names = names[:MOST_TOLD].rpartition("\n")[0]
+    told = gathering_variables([file.name for file in task.inputs if file.name in absent])
     listed = "".join(f"{file.name}\n" for file in there)
     return replace(
         task,
         steps=(Write(INPUTS_FILE, listed), *task.steps),
         inputs=tuple(there),
-        environment={**task.environment, "BURSAR_ABSENT": names, "BURSAR_INPUTS": INPUTS_FILE},
+        environment={**task.environment, **told},
     )
 
 

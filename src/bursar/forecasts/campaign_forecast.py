@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,7 +169,8 @@ class CampaignForecaster:
         speeds: Mapping[str, float],
         *,
         draws: int | None = None,
-        late: Mapping[str, float | FloatArray] | None = None,
+        start_up: Mapping[str, float] = MappingProxyType({}),
+        waits: Mapping[str, FloatArray] = MappingProxyType({}),
     ) -> CampaignForecast:
         """
         Forecast a plan, or what is left of it.
@@ -183,9 +186,10 @@ class CampaignForecaster:
             Speed of each site by name.
         draws
             Draws to use; None: all.
-        late
-            Seconds that each site's workers begin later than planned: a number, or one for each
-            draw.
+        start_up
+            Seconds from when a site's processors are held, and paid, until its workers take tasks.
+        waits
+            Seconds that a site's processors come later than planned, one for each draw.
         """
         numbers: dict[str, list[int]] = {}
         for number, purchase in enumerate(purchases):
@@ -204,41 +208,47 @@ class CampaignForecaster:
                 lease[placed.task] = owner[placed.site][placed.processors[0]]
             elif placed.site in numbers:
                 lease[placed.task] = numbers[placed.site][0]
-        return self._replayed(
-            purchases, lease[self._left], order[self._left], speeds, draws, late or {}
-        )
+        lots = self._lots(purchases, speeds, start_up, waits, draws or len(self._runtimes))
+        return self._replayed(lots, lease[self._left], order[self._left])
 
-    def _replayed(
+    def _lots(
         self,
         purchases: Sequence[Purchase],
-        lease: IntArray,
-        start: FloatArray,
         speeds: Mapping[str, float],
-        draws: int | None,
-        late: Mapping[str, float | FloatArray],
-    ) -> CampaignForecast:
+        start_up: Mapping[str, float],
+        waits: Mapping[str, FloatArray],
+        draws: int,
+    ) -> "_Lots":
+        """Return what is bought as arrays, a row for each draw."""
+        held = np.empty((draws, len(purchases)))
+        opening = np.empty((draws, len(purchases)))
+        slowness = np.empty((draws, len(purchases)))
         now = self._progress.now
-        count = draws or len(self._runtimes)
+        for number, purchase in enumerate(purchases):
+            site, start = purchase.slot.site, purchase.slot.start
+            come = start + waits[site][:draws] if site in waits else start
+            held[:, number] = np.maximum(come - now, 0.0)
+            # Workers of what is held already have started.
+            ready = held[:, number] + start_up.get(site, 0.0)
+            opening[:, number] = np.where(come - now >= 0, ready, 0.0)
+            at = self._known.sites.get(site)
+            factor = 1.0 if at is None else self._slowness[:draws, at]
+            slowness[:, number] = factor / speeds.get(site, 1.0)
+        return _Lots(purchases, held, opening, slowness)
+
+    def _replayed(self, lots: "_Lots", lease: IntArray, start: FloatArray) -> CampaignForecast:
+        """Replay the tasks that are left, each on its lease and in the order of planned starts."""
+        purchases, now = lots.purchases, self._progress.now
         # Running tasks have their processors; then in the plan's order.
         order = np.lexsort((np.arange(len(start)), start, ~self._running))
         processors = np.array([p.slot.processors for p in purchases], dtype=np.int64)
-        opening = np.empty((count, len(purchases)))
-        slowness = np.empty((count, len(purchases)))
-        for number, purchase in enumerate(purchases):
-            site = purchase.slot.site
-            wait = late.get(site, 0.0)
-            wait = wait[:count] if isinstance(wait, np.ndarray) else wait
-            opening[:, number] = np.maximum(purchase.slot.start + wait - now, 0.0)
-            at = self._known.sites.get(site)
-            factor = 1.0 if at is None else self._slowness[:count, at]
-            slowness[:, number] = factor / speeds.get(site, 1.0)
         problem = _dispatch_problem(
             self._workflow, self._left, self._parents, order, lease, processors
         )
-        runtimes = np.ascontiguousarray(self._runtimes[:count][:, order])
-        replay = replay_dispatch(problem, runtimes, opening, slowness)
+        runtimes = np.ascontiguousarray(self._runtimes[: len(lots.opening)][:, order])
+        replay = replay_dispatch(problem, runtimes, lots.opening, lots.slowness)
         ends, costs = self._scores
-        cost = _costs(purchases, now, opening, replay.last_use, replay.busy)
+        cost = _costs(purchases, now, lots.held, replay.last_use, replay.busy)
         return CampaignForecast(
             end=Distribution.of(replay.end, scores=ends, offset=now),
             cost=None
@@ -248,6 +258,24 @@ class CampaignForecaster:
             observed=self._known.observed,
             executions=self._known.executions,
         )
+
+
+class _Lots(NamedTuple):
+    """
+    What is bought, as arrays of shape ``(draws, purchases)``.
+
+    Parameters
+    ----------
+    held, opening
+        Seconds from now until processors are held, and until they take tasks.
+    slowness
+        Factor of the run times.
+    """
+
+    purchases: Sequence[Purchase]
+    held: FloatArray
+    opening: FloatArray
+    slowness: FloatArray
 
 
 def _rows(tasks: CampaignTasks, rows: IntArray) -> CampaignTasks:
@@ -302,7 +330,7 @@ def _dispatch_problem(
 def _costs(
     purchases: Sequence[Purchase],
     now: float,
-    opening: FloatArray,
+    held: FloatArray,
     last_use: FloatArray,
     busy: FloatArray,
 ) -> FloatArray | None:
@@ -317,7 +345,7 @@ def _costs(
         slot = purchase.slot
         if slot.unit_price is None or slot.fixed_price is None:
             return None
-        start = opening[:, number]
+        start = held[:, number]
         used = np.maximum(last_use[:, number] - start, 0.0)
         if slot.leased or math.isinf(slot.duration):
             seconds = slot.processors * used

@@ -22,7 +22,7 @@ from bursar.formats.expansion import expand
 from bursar.formats.file_text import check_readable, joined, read_bytes, read_toml
 from bursar.formats.quantities import Schema
 from bursar.formats.result_columns import result_columns
-from bursar.formats.tables import CampaignFile, TaskTable
+from bursar.formats.tables import EXCLUSIVE, CampaignFile, TaskTable
 from bursar.formats.task_set import TaskSet
 from bursar.memory import collector_paused
 from bursar.model.campaign import Campaign, Workflow
@@ -141,6 +141,8 @@ def _task_set(
     for one, other in (("stdin", "stdin_text"), ("stdin_text", "stdin")):
         if one in given:  # the task's own in place of the other kind of all
             beneath.pop(other, None)
+    if any(key in given for key in EXCLUSIVE):
+        beneath = {key: value for key, value in beneath.items() if key not in EXCLUSIVE}
     environment = beneath.get("environment", {}) | given.get("environment", {})
     if environment:
         given["environment"] = environment

@@ -18,6 +18,7 @@ from bursar.formats.task_set import (
     compile_set,
 )
 from bursar.model.errors import InputError, errors_within, spelling_hint
+from bursar.model.surroundings import Surrounding
 from bursar.model.task import (
     Exec,
     File,
@@ -158,12 +159,15 @@ def _task(part: _ExpandedTaskSet, draft: _TaskDraft, links: "_DependencyResolver
         # Not among {inputs}: the command reads it without being told its name.
         read = _file(compiled.stdin, values)
         inputs += () if read.name in {file.name for file in inputs} else (read,)
+    around = tuple(surrounding.at(values) for surrounding in compiled.surroundings)
+    if around:
+        inputs += links.made_of(compiled, around, inputs)
     processors = compiled.processors.value(values)
     assert processors is not None
     return Task(
         id=draft.id,
         name=compiled.source.name,
-        steps=_steps(compiled, late),
+        steps=_steps(compiled, late, around),
         inputs=inputs,
         outputs=draft.outputs,
         after=links.after(part, draft, values),
@@ -187,7 +191,9 @@ def _resources(compiled: CompiledTaskSet, values: Values) -> dict[str, int]:
     return {name: count for name, count in found.items() if count is not None}
 
 
-def _steps(compiled: CompiledTaskSet, values: Values) -> tuple[Step, ...]:
+def _steps(
+    compiled: CompiledTaskSet, values: Values, around: tuple[Surrounding, ...]
+) -> tuple[Step, ...]:
     """Return the command of one task, a shell line or an argument list, with its values."""
     place = compiled.source.at("command")
     program: Step
@@ -207,7 +213,7 @@ def _steps(compiled: CompiledTaskSet, values: Values) -> tuple[Step, ...]:
         if not argv[0]:
             raise InputError("expected a program, got an empty text", where=place)
         program = Exec(tuple(argv))
-    return (*_settings(compiled, values), program)
+    return (*_settings(compiled, values), *around, program)
 
 
 def _settings(compiled: CompiledTaskSet, values: Values) -> list[Step]:
@@ -318,6 +324,31 @@ class _DependencyResolver:
                 found.setdefault(file.name, file)
         self._add(len(found), part.compiled.source.at("inputs"))
         return tuple(found.values())
+
+    def made_of(
+        self, compiled: CompiledTaskSet, around: Sequence[Surrounding], inputs: Sequence[File]
+    ) -> tuple[File, ...]:
+        """
+        Return the files that say what a task runs in, without those among its inputs.
+
+        They are inputs, so that they go wherever the task goes and a change of them is noticed.
+        """
+        known = {file.name for file in inputs}
+        found = []
+        for step in around:
+            key = type(step).__struct_config__.tag
+            for number, name in enumerate(step.files):
+                # Of a project only the first file has to be there.
+                if name in known or (number and not (self._root / name).exists()):
+                    continue
+                known.add(name)
+                with errors_within(compiled.source.at(str(key))):
+                    try:
+                        found.append(File(name))
+                    except ValueError as error:
+                        raise InputError(str(error)) from None
+        self._add(len(found), compiled.source.at("inputs"))
+        return tuple(found)
 
     def after(self, part: _ExpandedTaskSet, draft: _TaskDraft, values: Values) -> tuple[str, ...]:
         """Return ids of the tasks in ``after``, besides the makers of the inputs."""

@@ -34,10 +34,13 @@ class HistoryTable(TomlTable, frozen=True):
     keep: Annotated[
         int, Meta(description="Observations of each kind of task, the newest.", ge=1, le=10**9)
     ] = 100_000
-    keep_days: Annotated[
-        float | None,
-        Meta(description="Days after which observations are forgotten; without, never.", gt=0),
-    ] = None
+    keep_days: (
+        Annotated[
+            float,
+            Meta(description="Days after which observations are forgotten; without, never.", gt=0),
+        ]
+        | None
+    ) = None
 
 
 class ProjectsFile(TomlTable, frozen=True):

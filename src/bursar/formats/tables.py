@@ -5,6 +5,7 @@ The JSON Schema is made from them; :mod:`bursar.formats.campaign_file` turns the
 """
 
 import math
+from itertools import combinations
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -28,6 +29,7 @@ from bursar.model.campaign import CONFIDENCE, Goal, Retry
 from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES
 from bursar.model.results import RESULT_FORMS, ResultForm
+from bursar.model.surroundings import Runtime
 from bursar.model.task import GPU
 
 FileName = Annotated[
@@ -92,6 +94,69 @@ class InputTable(TomlTable, frozen=True):
             raise InputError("goes with a name only", where="size")
 
 
+Words = list[Annotated[str, Meta(extra_json_schema={"pattern": r"^[^\s-]"})]]
+"""Names that a command line can hold, none of which looks like an option."""
+
+
+class ContainerTable(TomlTable, frozen=True):
+    """A container and its settings."""
+
+    image: Annotated[
+        str,
+        Meta(
+            description="Image: docker://NAME, another URI for Apptainer, or an image file (.sif).",
+            min_length=1,
+        ),
+    ]
+    runtime: Annotated[
+        Runtime | None,
+        Meta(description="Program that starts it; default: the first that the machine has."),
+    ] = None
+    options: Annotated[
+        list[str] | None, Meta(description="Further options for the runtime, before the image.")
+    ] = None
+    binds: Annotated[
+        list[str] | None,
+        Meta(
+            description="Folders and files of the machine that the container has: SOURCE, "
+            "SOURCE:TARGET or SOURCE:TARGET:ro."
+        ),
+    ] = None
+    gpu: Annotated[
+        bool | None,
+        Meta(description="Whether it has GPUs; default: those that the task holds."),
+    ] = None
+
+
+class UvTable(TomlTable, frozen=True):
+    """A Python environment, by one of three contents."""
+
+    schema_rules: ClassVar[Schema] = {
+        "oneOf": [{"required": [key]} for key in ("requirements", "project", "packages")]
+    }
+
+    requirements: Annotated[FileName | None, Meta(description="File that lists requirements.")] = (
+        None
+    )
+    project: Annotated[
+        FileName | None,
+        Meta(description="Folder with pyproject.toml, whose dependencies are installed."),
+    ] = None
+    packages: Annotated[Words | None, Meta(description="Requirements.")] = None
+    python: Annotated[
+        str | None, Meta(description="Version of the interpreter; default: as uv chooses.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        given = (self.requirements, self.project, self.packages)
+        if sum(value is not None for value in given) != 1:
+            raise InputError("expected one of requirements, project and packages")
+
+
+EXCLUSIVE = ("container", "conda", "uv")
+"""Settings of which a task has one at most."""
+
+
 class TaskTable(TomlTable, frozen=True):
     """Settings of a task, or of all tasks of a sweep. Text may hold {parameter}."""
 
@@ -100,6 +165,7 @@ class TaskTable(TomlTable, frozen=True):
             "anyOf": [
                 {"required": ["over", "parameters"]},
                 {"required": ["stdin", "stdin_text"]},
+                *({"required": list(pair)} for pair in combinations(EXCLUSIVE, 2)),
             ]
         }
     }
@@ -200,6 +266,27 @@ class TaskTable(TomlTable, frozen=True):
             "[secrets] file, and are written nowhere."
         ),
     ] = None
+    container: Annotated[
+        str | ContainerTable | None,
+        Meta(description='Container that the command runs in: its image, or a table; or "none".'),
+    ] = None
+    conda: Annotated[
+        str | None,
+        Meta(
+            description="Conda environment that the command runs in: environment.yml, or name or "
+            'path of one that exists; or "none".'
+        ),
+    ] = None
+    uv: Annotated[
+        str | Words | UvTable | None,
+        Meta(
+            description="Python environment that the command runs in: requirements.txt, a folder "
+            'with pyproject.toml, or a list of packages; or "none".'
+        ),
+    ] = None
+    modules: Annotated[
+        Words | None, Meta(description="Environment modules that are loaded before the command.")
+    ] = None
     on_error: Annotated[
         Literal["fail", "ignore"] | None,
         Meta(description='"ignore": the task succeeds whatever its exit status.'),
@@ -227,6 +314,9 @@ class TaskTable(TomlTable, frozen=True):
             raise InputError("expected over or parameters, not both", where="over")
         if self.stdin is not None and self.stdin_text is not None:
             raise InputError("expected stdin or stdin_text, not both", where="stdin_text")
+        stated = [key for key in EXCLUSIVE if getattr(self, key) is not None]
+        if len(stated) > 1:
+            raise InputError(f"expected {' or '.join(stated)}, not both", where=stated[1])
 
 
 class CampaignTable(TomlTable, frozen=True):

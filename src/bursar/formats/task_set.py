@@ -1,18 +1,27 @@
 """One checked entry of a campaign file: texts split at the places for values, and keys on sites."""
 
 import math
+import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from bursar.classad.ad import Ad
 from bursar.formats.file_text import joined
 from bursar.formats.sweep import Template, as_text, rendered_at, template_at
-from bursar.formats.tables import FileTable, InputTable, TaskTable
+from bursar.formats.tables import ContainerTable, FileTable, InputTable, TaskTable, UvTable
 from bursar.formats.units import parse_duration, parse_size
 from bursar.model.errors import InputError, errors_within, spelling_hint
 from bursar.model.matching import CHOICES, Fact, Matching
+from bursar.model.surroundings import (
+    CondaEnvironment,
+    Container,
+    Modules,
+    Surrounding,
+    UvEnvironment,
+    check_words,
+)
 from bursar.model.task import GPU, Value
 
 # The keys of a campaign file by which tasks choose sites.
@@ -222,6 +231,43 @@ class InputSource:
 
 
 @dataclass(frozen=True, slots=True)
+class SurroundingTemplate:
+    """
+    A container or an environment whose texts may depend on the point.
+
+    Parameters
+    ----------
+    texts
+        The texts, each with its place.
+    make
+        Makes the step of the texts with values.
+    """
+
+    texts: tuple[tuple[str, Template], ...]
+    make: Callable[[Sequence[str]], Surrounding]
+    _constant: list[Surrounding] = field(default_factory=list)
+
+    def at(self, values: Values) -> Surrounding:
+        """
+        Return the step at a point of the sweep.
+
+        Raises
+        ------
+        InputError
+            At the setting that is wrong.
+        """
+        if self._constant:
+            return self._constant[0]
+        texts = [rendered_at(template, values, place) for place, template in self.texts]
+        with errors_within(self.texts[0][0]):
+            step = self.make(texts)
+            check_words(step)
+        if not any(template.names for _, template in self.texts):
+            self._constant.append(step)
+        return step
+
+
+@dataclass(frozen=True, slots=True)
 class CompiledTaskSet:
     """A task set with every text parsed into a template."""
 
@@ -240,6 +286,7 @@ class CompiledTaskSet:
     wall_limit: TaskSetting[float]
     memory: TaskSetting[int]
     resources: tuple[tuple[str, TaskSetting[int]], ...]
+    surroundings: tuple[SurroundingTemplate, ...]
     matching: MatchingKeys
     data: tuple[Template, ...]
     register: tuple[tuple[Template, Template], ...]
@@ -261,6 +308,8 @@ class CompiledTaskSet:
         found.append((at("stdin_text"), self.stdin_text))
         if self.stdin is not None:
             found.append((self.stdin.place, self.stdin.name))
+        for surrounding in self.surroundings:
+            found += surrounding.texts
         found += self.matching.templates()
         found += [(joined(at("data"), i), t) for i, t in enumerate(self.data)]
         for output, logical in self.register:
@@ -350,6 +399,7 @@ def compile_set(source: TaskSet) -> CompiledTaskSet:
         wall_limit=_setting(table.wall_limit, _positive_duration, at("wall_limit")),
         memory=_setting(table.memory, parse_size, at("memory")),
         resources=_resources(table, at),
+        surroundings=tuple(_surroundings(table, at)),
         matching=matching_keys(table, at),
         data=tuple(
             template_at(name, joined(at("data"), i)) for i, name in enumerate(table.data or ())
@@ -384,6 +434,86 @@ def _resources(
     if table.gpus is not None:
         found.append((GPU, _setting(table.gpus, _count, at("gpus"))))
     return tuple(found)
+
+
+NONE = "none"
+"""Has a task run in no container and no environment, whatever [task] says."""
+
+
+def _surroundings(table: TaskTable, at: Callable[[str], str]) -> Iterator[SurroundingTemplate]:
+    """Yield what the command runs in; modules first, which may bring the others' commands."""
+    if table.modules:
+        yield _of_texts(table.modules, at("modules"), lambda names: Modules(tuple(names)))
+    container, uv = table.container, table.uv
+    if isinstance(container, str) and container != NONE:
+        yield _of_texts([container], at("container"), lambda texts: Container(_path(texts[0])))
+    elif isinstance(container, ContainerTable):
+        options, binds = container.options or [], container.binds or []
+        runtime, gpu = container.runtime or "", container.gpu
+
+        def make(texts: Sequence[str]) -> Container:
+            own, mounted = texts[1 : 1 + len(options)], texts[1 + len(options) :]
+            return Container(
+                _path(texts[0]), runtime, tuple(own), tuple(map(os.path.expanduser, mounted)), gpu
+            )
+
+        yield _of_texts([container.image, *options, *binds], at("container"), make)
+    if table.conda is not None and table.conda != NONE:
+        yield _of_texts([table.conda], at("conda"), lambda texts: _conda(texts[0]))
+    if isinstance(uv, str) and uv != NONE:
+        yield _of_texts([uv], at("uv"), lambda texts: _uv(texts[0]))
+    elif isinstance(uv, list):
+        yield _of_texts(uv, at("uv"), lambda texts: UvEnvironment(packages=tuple(texts)))
+    elif isinstance(uv, UvTable):
+        python = uv.python or ""
+        if uv.packages is not None:
+            packages = [*uv.packages, python]
+            yield _of_texts(
+                packages,
+                at("uv"),
+                lambda texts: UvEnvironment(packages=tuple(texts[:-1]), python=texts[-1]),
+            )
+        elif uv.project is not None:
+            yield _of_texts(
+                [uv.project, python],
+                at("uv"),
+                lambda texts: UvEnvironment(project=texts[0], python=texts[1]),
+            )
+        else:
+            yield _of_texts(
+                [uv.requirements or "", python],
+                at("uv"),
+                lambda texts: UvEnvironment(requirements=texts[0], python=texts[1]),
+            )
+
+
+def _of_texts(
+    texts: Sequence[str], place: str, make: Callable[[Sequence[str]], Surrounding]
+) -> SurroundingTemplate:
+    return SurroundingTemplate(tuple((place, template_at(text, place)) for text in texts), make)
+
+
+def _path(text: str) -> str:
+    """Return an image; the path of a file in its shortest form."""
+    text = os.path.expanduser(text)
+    return os.path.normpath(text) if text.startswith((".", "/")) else text
+
+
+def _conda(text: str) -> CondaEnvironment:
+    if text.endswith((".yml", ".yaml", ".txt")):
+        return CondaEnvironment(file=text)
+    if "/" in text:
+        prefix = os.path.expanduser(text)
+        if not prefix.startswith("/"):
+            raise InputError(f'expected an absolute path of an environment, got "{text[:80]}"')
+        return CondaEnvironment(prefix=prefix)
+    return CondaEnvironment(name=text)
+
+
+def _uv(text: str) -> UvEnvironment:
+    if text.endswith((".txt", ".in")):
+        return UvEnvironment(requirements=text)
+    return UvEnvironment(project=text.removesuffix("pyproject.toml").rstrip("/") or ".")
 
 
 def _setting(raw: Any, parse: Callable[[object], T], place: str) -> TaskSetting[T]:

@@ -34,7 +34,7 @@ FIELDS = 18
 LONGEST_LINE = 1 << 16
 """Bytes of a line; a longer one shows that the file is no log."""
 
-_USED = (0, 1, 2, 3, 4, 7, 8, 10, 11)
+_USED = (0, 1, 2, 3, 4, 7, 8, 10, 11, 13)
 _used_of = itemgetter(*_USED)
 _NAMES = (
     "job number", "submit time", "wait time", "run time", "allocated processors",
@@ -192,7 +192,7 @@ def _clean(
 
     table = np.frombuffer(numbers).reshape(-1, len(_USED))
     line = np.frombuffer(lines, dtype=np.int64)
-    number, submit, wait, runtime, allocated, requested, estimate, status, user = table.T
+    number, submit, wait, runtime, allocated, requested, estimate, status, user, program = table.T
     first, second = (requested, allocated) if width == "requested" else (allocated, requested)
     widths = np.where(first > 0, first, second)
     facts = _facts(header)
@@ -252,12 +252,21 @@ def _clean(
         estimate=np.where(estimate[rows] > 0, estimate[rows], runtime[rows]),
         processors=widths[rows].astype(np.int64),
         wait=np.where(waited[rows], wait[rows], math.nan),
-        user=np.where(np.abs(user[rows]) <= _LARGEST, user[rows], -1).astype(np.int64),
+        user=_whole_numbers(user[rows]),
+        status=_whole_numbers(status[rows]),
+        application=_whole_numbers(program[rows]),
         max_processors=machine,
         begin=begin if 0 < begin < _YEAR_10000 else None,
         header=tuple(header),
         cleaning=tuple(findings),
     )
+
+
+def _whole_numbers(column: "FloatArray") -> "IntArray":
+    """Return a column of numbers that name something; -1 for what cannot be one."""
+    import numpy as np
+
+    return np.where(np.abs(column) <= _LARGEST, column, -1).astype(np.int64)
 
 
 def _facts(header: Sequence[str]) -> dict[str, float]:

@@ -5,9 +5,11 @@ https://github.com/wfcommons/WfFormat. Version 1.6 adds optional summaries,
 which are not read: they follow from the rest.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +53,17 @@ class _Specification(_Camel, frozen=True):
     files: list[_File] = []
 
 
+class _Command(_Camel, frozen=True):
+    program: str = ""
+
+
 class _RecordedExecution(_Camel, frozen=True):
     id: str
     runtime_in_seconds: float
     core_count: float = 1.0
     memory_in_bytes: float | None = None
     machines: list[str] = []
+    command: _Command | None = None
 
 
 class _Cpu(_Camel, frozen=True):
@@ -76,6 +83,7 @@ class _Execution(_Camel, frozen=True):
     makespan_in_seconds: float
     tasks: list[_RecordedExecution]
     machines: list[_Machine] = []
+    executed_at: str = ""
 
 
 class _Workflow(_Camel, frozen=True):
@@ -299,6 +307,30 @@ def _recording(execution: _Execution | None) -> Recording:
                 for machine in execution.machines
             ),
             machine_of={run.id: tuple(run.machines) for run in execution.tasks if run.machines},
+            programs={
+                run.id: run.command.program
+                for run in execution.tasks
+                if run.command is not None and run.command.program
+            },
+            begun=_moment(execution.executed_at),
         )
     except ValueError as error:
         raise InputError(str(error), where="workflow.execution") from None
+
+
+_DATES = ("%Y%m%dT%H%M%S%z", "%m-%d-%yT%H:%M:%SZ")
+"""Notations in real recordings besides ISO 8601, which the format asks for."""
+
+
+def _moment(text: str) -> float | None:
+    """Return a date as seconds since the epoch, UTC where it names no zone; None: unreadable."""
+    found = None
+    with contextlib.suppress(ValueError):
+        found = datetime.fromisoformat(text)
+    for notation in _DATES:
+        if found is None:
+            with contextlib.suppress(ValueError):
+                found = datetime.strptime(text, notation)
+    if found is None:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bursar.history.encoding import MICRO, STATUS_CODES, ParameterNames
 from bursar.history.observation import CENSORED
 from bursar.model.task import Status, Value
 from bursar.sqlite_file import LockWaitingConnection
@@ -14,15 +14,6 @@ from bursar.sqlite_file import LockWaitingConnection
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-
-STATUSES = tuple(Status)
-"""Statuses by their numbers in the file; new ones are only ever added at the end."""
-
-STATUS_CODES = {status: code for code, status in enumerate(STATUSES)}
-"""Number of each status in the file."""
-
-MICRO = 1e6
-"""Parts of a second in which the file tells times."""
 
 # SQLite has no NaN: what is unknown is read as -1, which no column holds otherwise.
 _COLUMNS = (
@@ -67,7 +58,7 @@ class ObservationColumns:
     processors
         Processors that the attempt held.
     status
-        Index into :data:`STATUSES`.
+        Index into :data:`bursar.history.encoding.STATUSES`.
     input_bytes, estimate, waited, transferred, max_rss
         See :class:`~bursar.history.observation.TaskObservation`; NaN where unknown.
     processor_seconds
@@ -123,7 +114,7 @@ def read_columns(
     kind_parts: list[NDArray[np.void]] = []
     template_parts: list[NDArray[np.void]] = []
     values: list[Mapping[str, Value]] = []
-    names = _Names(db) if db is not None and parameters else None
+    names = ParameterNames(db) if db is not None and parameters else None
     for index, name in enumerate(kinds if db is not None else ()):
         assert db is not None
         tables, labels, texts = [], [], []
@@ -195,17 +186,3 @@ def _named(
     # Several places may be of one site.
     lookup = [indices.setdefault(by_number[n], len(indices)) for n in used.tolist()]
     return tuple(indices), np.array(lookup, dtype=np.int64)[inverse]
-
-
-class _Names:
-    """Names of parameters by number, and the decoding of their values."""
-
-    def __init__(self, db: LockWaitingConnection) -> None:
-        rows = db.execute("SELECT id, names FROM parameter_names")
-        self._names = {n: msgspec.json.decode(text, type=tuple[str, ...]) for n, text in rows}
-        self._decode = msgspec.msgpack.Decoder(list[Value]).decode
-
-    def mapping(self, number: int | None, values: bytes | None) -> Mapping[str, Value]:
-        if number is None or values is None:
-            return {}
-        return dict(zip(self._names[number], self._decode(values), strict=True))

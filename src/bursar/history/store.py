@@ -14,9 +14,15 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bursar.history.columns import ObservationColumns, read_columns
 from bursar.history.observation import TaskObservation
+from bursar.history.selection import (
+    Selection,
+    count_selected,
+    delete_selected,
+    read_selected,
+)
 from bursar.history.writing import (
     ExecutionFacts,
     HistoryRules,
@@ -35,6 +41,9 @@ from bursar.sqlite_file import (
     transaction,
     translate_sqlite_errors,
 )
+
+if TYPE_CHECKING:
+    from bursar.history.columns import ObservationColumns
 
 _WHAT = "history"
 _LAYOUT = SqliteSchema(
@@ -132,6 +141,26 @@ class History:
             writer.write(batch, only_new=only_new)
             trim(db, writer.kinds_written(), self.rules, time.time())
 
+    def forget(self, selection: Selection) -> dict[str, int]:
+        """
+        Delete observations, and overwrite what they took in the file.
+
+        Returns
+        -------
+        dict
+            How many there were of each kind.
+        """
+        if not self.path.exists():
+            return {}
+        with self._writing() as db:
+            db.execute("PRAGMA secure_delete=1")
+            with transaction(db):
+                counts = count_selected(db, selection)
+                delete_selected(db, selection)
+            db.execute("VACUUM")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return counts
+
     # Reading.
 
     def kinds(self) -> list[str]:
@@ -140,6 +169,22 @@ class History:
             if db is None:
                 return []
             return [name for (name,) in db.execute("SELECT DISTINCT name FROM kinds ORDER BY name")]
+
+    def count(self, selection: Selection) -> dict[str, int]:
+        """Return the number of observations of each kind in a selection."""
+        with self._reading() as db:
+            return {} if db is None else count_selected(db, selection)
+
+    def total(self) -> int:
+        """Return the number of all observations."""
+        with self._reading() as db:
+            return 0 if db is None else int(db.execute("SELECT count(*) FROM observations").get)
+
+    def rows(self, selection: Selection | None = None) -> Iterator[TaskObservation]:
+        """Yield observations in the order in which they were written; None: all."""
+        with self._reading() as db:
+            if db is not None:
+                yield from read_selected(db, selection or Selection())
 
     def count_of(self, execution: str) -> int:
         """Return the number of observations of an execution."""
@@ -155,7 +200,7 @@ class History:
 
     def observations_of(
         self, kinds: Sequence[str], *, newest: int | None = None, parameters: bool = False
-    ) -> ObservationColumns:
+    ) -> "ObservationColumns":
         """
         Return the observations of some kinds.
 
@@ -168,6 +213,8 @@ class History:
         parameters
             Whether the values of parameters are read as well, which takes longer.
         """
+        from bursar.history.columns import read_columns  # late: what only writes needs no arrays
+
         with self._reading() as db:
             return read_columns(db, kinds, newest, parameters)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bursar.history.columns import MICRO, STATUS_CODES
+from bursar.history.encoding import MICRO, STATUS_CODES
 from bursar.history.observation import TaskObservation
 from bursar.model.task import Value
 from bursar.sqlite_file import LockWaitingConnection

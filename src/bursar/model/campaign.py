@@ -362,11 +362,17 @@ class Recording:
         In the order of the source.
     machine_of
         Id of a task to the names of the machines it ran on, where known.
+    programs
+        Id of a task to the program that it ran, where known.
+    begun
+        When the execution began, seconds since the epoch; None when unknown.
     """
 
     makespan: float | None = None
     machines: tuple[RecordedMachine, ...] = ()
     machine_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)
+    begun: float | None = None
 
     def __post_init__(self) -> None:
         if self.makespan is not None and not (0 <= self.makespan < math.inf):

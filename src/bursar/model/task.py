@@ -9,12 +9,13 @@ tagged structs so that they travel to the worker as they are.
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from bursar.model.matching import Matching
+from bursar.model.surroundings import CondaEnvironment, Container, Modules, UvEnvironment
 
 # What a task does: a sequence of steps, carried out in its working directory.
 
@@ -117,6 +118,33 @@ class Write(msgspec.Struct, frozen=True, tag="write"):
     text: str
 
 
+INPUTS_FILE = "bursar-inputs.txt"
+"""File in the working directory of a task that gathers: its inputs that are there, one a line."""
+
+
+class Gather(msgspec.Struct, frozen=True, tag="gather"):
+    """
+    Brings those of some files that are there into the working directory.
+
+    They are listed in :data:`INPUTS_FILE`; the variable ``BURSAR_INPUTS`` names this file, and
+    ``BURSAR_ABSENT`` the files that are not there, one a line.
+    """
+
+    files: tuple[str, ...]
+
+
+MOST_TOLD = 65536
+"""Characters of ``BURSAR_ABSENT``; a variable of a program has room for twice as much."""
+
+
+def gathering_variables(absent: Sequence[str]) -> dict[str, str]:
+    """Return the variables that tell a task which gathers what of its inputs is absent."""
+    names = "\n".join(absent)
+    if len(names) > MOST_TOLD:
+        names = names[:MOST_TOLD].rpartition("\n")[0]
+    return {"BURSAR_ABSENT": names, "BURSAR_INPUTS": INPUTS_FILE}
+
+
 class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     """
     Calls a pickled Python function and returns its result.
@@ -145,9 +173,14 @@ Step = (
     | StandardInput
     | Inherit
     | Secret
+    | Container
+    | CondaEnvironment
+    | UvEnvironment
+    | Modules
     | OnError
     | Substitute
     | Write
+    | Gather
     | Call
 )
 

@@ -53,6 +53,10 @@ class Trace:
         Seconds it waited, as recorded; NaN where unknown.
     user
         Number of its user; -1 where unknown.
+    status
+        How it ended, as the Standard Workload Format numbers it; None when the log does not say.
+    application
+        Number of its program; -1 where unknown. None when the log does not say.
     max_processors
         Processors of the machine by the header; None where the header does not say.
     begin
@@ -71,6 +75,8 @@ class Trace:
     processors: "IntArray"
     wait: "FloatArray"
     user: "IntArray"
+    status: "IntArray | None" = None
+    application: "IntArray | None" = None
     max_processors: int | None = None
     begin: float | None = None
     header: tuple[str, ...] = ()

@@ -91,7 +91,7 @@ class PricesAheadQuery(RequestStruct, frozen=True):
 
     user: Annotated[str, Meta(max_length=200)] = ""
     processors: Annotated[int, Meta(ge=1, le=10**9)] = 1
-    seconds: Annotated[float, Meta(gt=0, le=1e12)] = 3600.0
+    seconds: Annotated[float, Meta(ge=1e-6, le=1e12)] = 3600.0
     since: EpochSeconds | None = None
     count: Annotated[int, Meta(ge=1, le=168)] = 24
 

@@ -2,7 +2,8 @@
 
 import base64
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -11,7 +12,7 @@ import msgspec
 from bursar.model.campaign import Campaign, Retry
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
-from bursar.model.task import Copy, Exec, Shell, Step, Task
+from bursar.model.task import Copy, Exec, Gather, Shell, Step, Task
 from bursar.remote.messages import (
     MOST_EDGES,
     MOST_PARENTS,
@@ -85,9 +86,12 @@ def specs_of(campaign: Campaign) -> Iterator[TaskSpec]:
                 f'task "{task.id}" asks for matching or for a replica catalogue', hint=_HINT
             )
         if task.needs is not None:
-            raise InputError(
-                f'task "{task.id}" has "needs", which services do not know', hint=_HINT
-            )
+            made = {
+                file.name
+                for parent in campaign.workflow.parents[index]
+                for file in campaign.workflow.tasks[parent].outputs
+            }
+            task = _gathering(task, made)
         after = sorted(position[parent] for parent in campaign.workflow.parents[index])
         position[index] = len(position)
         yield _spec_of(task, campaign.retry, tuple(after))
@@ -123,6 +127,13 @@ def _in_order(parents: Sequence[Sequence[int]]) -> Iterator[int]:
                 yield index
 
 
+def _gathering(task: Task, made: Collection[str]) -> Task:
+    """Return a task with a step that brings those inputs which tasks have made, if they have."""
+    files = tuple(file.name for file in task.inputs if file.name in made)
+    others = tuple(file for file in task.inputs if file.name not in made)
+    return replace(task, inputs=others, steps=(Gather(files), *task.steps))
+
+
 def _spec_of(task: Task, retry: Retry, after: tuple[int, ...]) -> TaskSpec:
     command, shell, steps = _program(task.steps)
     attempts = retry.attempts if task.retries is None else task.retries + 1
@@ -151,6 +162,7 @@ def _spec_of(task: Task, retry: Retry, after: tuple[int, ...]) -> TaskSpec:
         retries=attempts - 1,
         retry_delay=delay,
         after=after,
+        needs=task.needs,
         label=task.id,
         hints=Hints(runtime=task.runtime),
     )

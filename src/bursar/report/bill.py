@@ -20,6 +20,7 @@ from bursar.market.purchasing import DisputeRecord
 from bursar.model.money import MICROS, DataPrices, ExchangeRate, Micros, format_amount, from_micros
 from bursar.model.task import Status, Task
 from bursar.provisioning.accounting import PilotUsage, agree
+from bursar.report.copy_costs import CopiesItem, copies_item
 from bursar.report.tables import plain, table_of
 
 if TYPE_CHECKING:
@@ -216,30 +217,6 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     repeated: Micros = field(name="repeated_micros")
 
 
-class CopiesItem(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    What copies of tasks that took long came to.
-
-    Parameters
-    ----------
-    made, faster
-        Number of copies that have ended, and of those whose success counts.
-    amount
-        Micro-units for the processors of all copies.
-    """
-
-    made: int
-    faster: int
-    amount: Micros = field(name="amount_micros")
-
-    def words(self, currency: str) -> str:
-        """Return the line for people."""
-        return (
-            f"{self.made}, of which {self.faster} {'was' if self.faster == 1 else 'were'} faster; "
-            f"they cost {format_amount(self.amount, currency)}"
-        )
-
-
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
     """
     The bill of a run: leases, charges and totals.
@@ -395,7 +372,7 @@ def make_bill(
         leases=items,
         figures=_figures(items, recorded, recorded_at),
         tasks=[_task_item(tasks[number], attempts) for number, attempts in by_task.items()],
-        copies=_copies_item(by_task, copies),
+        copies=copies_item(by_task, copies),
         total=ledger.spent,
         granted=ledger.funded,
         held=ledger.held,
@@ -577,25 +554,6 @@ def _figures(
             )
         )
     return found
-
-
-def _copies_item(
-    by_task: Mapping[int, Sequence[tuple[AttemptRecord, Micros]]],
-    copies: Collection[tuple[int, int]],
-) -> CopiesItem | None:
-    ended = [
-        (record, share)
-        for number in {task for task, _ in copies}
-        for record, share in by_task.get(number, ())
-        if (number, record.outcome.attempt) in copies
-    ]
-    if not ended:
-        return None
-    return CopiesItem(
-        made=len(ended),
-        faster=sum(record.outcome.status is Status.SUCCEEDED for record, _ in ended),
-        amount=sum(share for _, share in ended),
-    )
 
 
 def _task_item(task: Task, attempts: Sequence[tuple[AttemptRecord, Micros]]) -> TaskItem:

@@ -1,18 +1,22 @@
 """The trade-off curve and the chosen plan: as a table, as JSON, and as charts."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bursar.model.campaign import Campaign, Goal, odds_in_words
+from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
-from bursar.model.plan import Plan, Purchase
+from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.planning.building import consecutive_runs
 from bursar.planning.front import ParetoFront, PlanBounds, PlanOption
 from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
+from bursar.report.forecast_columns import (
+    EXPLAINED_FORECASTS,
+    forecast_cells,
+    forecast_titles,
+)
 from bursar.report.tables import UNKNOWN, amount, money, share, span
 
 if TYPE_CHECKING:
@@ -24,11 +28,6 @@ if TYPE_CHECKING:
 
 # The trade-off curve as a table, and as JSON.
 
-FORECASTS = ("end 50 %", "by 90 %")
-EXPLAINED_FORECASTS = (
-    "end and cost: half of such runs stay below the first figure, nine of ten below the second; "
-    "odds: probability that the goal is kept"
-)
 GAPS = ("time gap", "cost gap")
 """Columns of the gaps: to the fastest plan on the same slots, and to the cheapest as fast."""
 _WITHOUT_WHERE = 72
@@ -38,93 +37,6 @@ SMALL_GAP = 0.0005
 
 ROWS = 24
 """Options shown; of more, evenly many and the chosen one."""
-
-
-def plan_to_dict(campaign: Campaign, front: ParetoFront, choice: PlanChoice) -> dict[str, Any]:
-    """
-    Convert a plan to the JSON document of ``bursar plan --json``.
-
-    The keys are listed in the documentation, under JSON.
-    """
-    chosen = None
-    if choice.option is not None:
-        chosen = {"index": front.options.index(choice.option), **option_to_dict(choice.option)}
-    return {
-        "campaign": campaign.name,
-        "tasks": len(campaign.workflow.tasks),
-        "currency": front.currency,
-        "goal": goal_to_dict(campaign.goal),
-        "method": front.method,
-        "scheduler": front.scheduler,
-        "evaluations": front.evaluations,
-        "feasible_plans": len(front.tried),
-        "front": [option_to_dict(option) for option in front.options],
-        "bounds": _bounds_to_dict(front.bounds),
-        "notes": list(front.notes),
-        "feasible": not choice.infeasible,
-        "chosen": chosen,
-        "reason": choice.reason,
-        "counter_offers": [offer_to_dict(offer) for offer in choice.counter_offers],
-    }
-
-
-def goal_to_dict(goal: Goal) -> dict[str, float | None]:
-    """Return a goal's limits as JSON: seconds, currency units, weight of cost."""
-    return {"deadline_s": goal.deadline, "budget": goal.budget, "trade_off": goal.trade_off}
-
-
-def option_to_dict(option: PlanOption) -> dict[str, Any]:
-    """Return a point of the curve as JSON: seconds and currency units; None is unknown."""
-    return {
-        "makespan_s": option.makespan,
-        "cost": option.cost,
-        "currency": option.currency,
-        "processors": option.processors,
-        "utilisation": option.utilisation,
-        "bound_s": option.bound,
-        "cost_bound": option.cost_bound,
-        "slots": [_slot_to_dict(purchase) for purchase in option.purchases],
-    }
-
-
-def _slot_to_dict(purchase: Purchase) -> dict[str, Any]:
-    slot = purchase.slot
-    return {
-        "site": slot.site,
-        "start_s": slot.start,
-        "duration_s": None if math.isinf(slot.duration) else slot.duration,
-        "processors": slot.processors,
-        "processor_seconds": None if math.isinf(slot.duration) else purchase.processor_seconds,
-        "unit_price": slot.unit_price,
-        "fixed_price": slot.fixed_price,
-        "cost": purchase.cost,
-    }
-
-
-def _bounds_to_dict(bounds: PlanBounds) -> dict[str, Any]:
-    return {
-        "makespan_s": bounds.makespan,
-        "critical_path_s": bounds.critical_path,
-        "work_s": bounds.work,
-        "energetic_s": bounds.energetic,
-        "exact_s": bounds.exact,
-        "cost": bounds.cost,
-        "unknown_tasks": bounds.unknown_tasks,
-        "unpriced_sites": list(bounds.unpriced_sites),
-    }
-
-
-def offer_to_dict(offer: GoalCounterOffer) -> dict[str, Any]:
-    """Return a counter-offer as JSON: seconds and currency units."""
-    return {
-        "kind": offer.kind,
-        "makespan_s": offer.makespan,
-        "cost": offer.cost,
-        "tasks": offer.tasks,
-        "share": offer.share,
-        "margin_s": offer.margin_seconds,
-        "margin_cost": None if offer.cost is None else offer.margin_cost,
-    }
 
 
 def print_plan(
@@ -162,7 +74,7 @@ def print_plan(
         gaps = None  # names and prices come first where the terminal is narrow
     titles: tuple[str, ...] = ("processors", "makespan", f"cost, {front.currency}", "utilisation")
     if forecast_of is not None:
-        titles = ("processors", *FORECASTS, f"cost, {front.currency}", "by 90 %", "odds")
+        titles = ("processors", *forecast_titles(front.currency))
     table = Table("", *titles, *(GAPS if gaps else ()), box=None, padding=(0, 1))
     for column in table.columns[1:]:
         column.justify = "right"
@@ -179,7 +91,7 @@ def print_plan(
             share(option.utilisation),
         ]
         if forecast_of is not None:
-            row[2:] = _forecast_cells(option, forecast_of(option), campaign.goal)
+            row[2:] = forecast_cells(option, forecast_of(option), campaign.goal)
         if gaps:
             row += [_percent(option.gap), _percent(option.cost_gap)]
         if several:
@@ -199,23 +111,6 @@ def print_plan(
     print_choice(
         choice.option is not None, choice.reason, choice.counter_offers, front.currency, console
     )
-
-
-def _forecast_cells(
-    option: PlanOption, forecast: "CampaignForecast | None", goal: Goal
-) -> list[str]:
-    """Return end at 50 and 90 %, cost at 50 and 90 %, and the odds of the goal, as printed."""
-    if forecast is None:
-        return ["", "", money(option.cost), "", ""]
-    cost = forecast.cost
-    limited = goal.deadline is not None or goal.budget is not None
-    return [
-        span(forecast.end.quantile(0.5)),
-        span(forecast.end.quantile(0.9)),
-        money(option.cost if cost is None else cost.quantile(0.5)),
-        "" if cost is None else money(cost.quantile(0.9)),
-        odds_in_words(forecast.odds(goal.deadline, goal.budget)) if limited else "",
-    ]
 
 
 def print_choice(

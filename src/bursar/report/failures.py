@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bursar.dispatch.journal_records import AttemptRecord
+from bursar.formats.units import rounded_size
+from bursar.model.surroundings import Container
 from bursar.model.task import Call, Exec, Outcome, Shell, Status, Task
 from bursar.report.tables import plain
 
@@ -26,6 +28,8 @@ MOST_TASKS = 20
 """Ids of tasks that are kept of a group."""
 MOST_WIDE = 200
 """Characters of a line that is shown."""
+_HINT = re.compile(r"(Run|See) '(docker|podman) run --help'").match
+"""A last line of a container's runtime that says nothing about a failure."""
 _KILLED = 128
 """A shell ends with this and the signal's number when a signal killed its command."""
 
@@ -127,7 +131,7 @@ def explain_failure(task: Task, record: AttemptRecord, read_error: ReadError) ->
     """Explain the end of an attempt that did not succeed."""
     outcome = record.outcome
     text = read_error(record).decode(errors="replace")
-    lines = [line[:MOST_WIDE] for line in text.splitlines() if line.strip()]
+    lines = [line[:MOST_WIDE] for line in text.splitlines() if line.strip() and not _HINT(line)]
     return TaskFailure(
         task=task.id,
         attempt=outcome.attempt,
@@ -185,6 +189,9 @@ def meaning_of(outcome: Outcome, task: Task, lines: Sequence[str]) -> str:
             "with memory, or split the task"
         )
     code = outcome.exit_code
+    container = next((step for step in task.steps if isinstance(step, Container)), None)
+    if container is not None and (text := _of_container(code, container, task, lines)):
+        return text
     if code is None:
         return _of_start(outcome.reason)
     if code == 0:
@@ -202,8 +209,31 @@ def meaning_of(outcome: Outcome, task: Task, lines: Sequence[str]) -> str:
     return _of_signal(number, outcome) if code < 0 or 0 < number < signal.NSIG else ""
 
 
+def _of_container(code: int | None, container: Container, task: Task, lines: Sequence[str]) -> str:
+    """Say what the end of a container means where that is not what a program's end means."""
+    image = f'the image "{container.image}"'
+    match code:
+        case 125:
+            return f"125: the runtime could not start a container of {image}"
+        case 126:
+            return f"126: {image} has the program, but does not let it be executed"
+        case 127:
+            return f"127: {image} has no such program"
+        case 137 if task.memory:
+            allowed = rounded_size(task.memory)
+            return (
+                f"137: killed in its container, most often since it used more than memory allows, "
+                f"{allowed}; state what it needs with memory"
+            )
+        case 255 if any(line.startswith("FATAL") for line in lines):
+            return f"255: apptainer could not start a container of {image}"
+    return ""
+
+
 def _of_start(reason: str) -> str:
     """Say what may mend a program that could not be started."""
+    if found := re.search(r"there is no (.+) on PATH ", reason):
+        return f"install {found[1]} where the task runs, or load it with modules"
     if "not on PATH" in reason or "No such file" in reason:
         return "if it is a file of yours, list it in inputs and write ./ before its name"
     if "ermission denied" in reason:

@@ -42,7 +42,7 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
     if summary.get("copies"):
         import msgspec
 
-        from bursar.report.bill import CopiesItem
+        from bursar.report.copy_costs import CopiesItem
 
         copies = msgspec.convert(summary["copies"], CopiesItem)
         table.add_row("copies", copies.words(summary["currency"]))
@@ -68,7 +68,7 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
     if summary["state"] in ("new", "running"):
         console.print(f"look at it with: bursar attach {summary['run']}", soft_wrap=True)
     # Only where resuming does something: other runs have ended.
-    if summary["state"] in ("interrupted", "budget-stopped", "unsettled"):
+    if summary["state"] in ("probed", "interrupted", "budget-stopped", "unsettled"):
         more = " --budget AMOUNT" if summary["state"] == "budget-stopped" else ""
         console.print(f"go on with: bursar run --resume {summary['run']}{more}", soft_wrap=True)
 

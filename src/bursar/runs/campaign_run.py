@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -37,16 +37,14 @@ from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.notices import RunNotices, read_targets
 from bursar.runs.payments import RunPayments
-from bursar.runs.recording.history_recorder import (
-    HistoryRecorder,
-    history_to_write,
-    run_recorder,
-)
+from bursar.runs.recording.history_recorder import HistoryRecorder, run_recorder
+from bursar.runs.recording.user_history import history_to_write
 from bursar.runs.reuse_store import ReuseRecorder
 from bursar.runs.run_market import prepare_lots
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.run_reports import write_reports
 from bursar.runs.run_watchers import (
+    ProbeSupply,
     ReplanMonitor,
     RunSignals,
     can_rebuy,
@@ -85,6 +83,7 @@ def execute_campaign(
     written_up: bool = True,
     progress: bool = False,
     anyway: bool = False,
+    only: Collection[int] = (),
 ) -> dict[str, Any]:
     """
     Run the remaining tasks of a campaign, and write results, bill and report.
@@ -105,6 +104,8 @@ def execute_campaign(
         Whether the run's progress is shown on stderr.
     anyway
         Whether to begin though the account that pays has less than the plan costs.
+    only
+        Numbers of the tasks after which the run ends; empty: all.
 
     Returns
     -------
@@ -135,6 +136,8 @@ def execute_campaign(
         if environment is None:
             values = paying.enter_context(secrets_withheld(campaign.workflow.tasks, info.sites))
             environment = _real(info, campaign, plan, folder, replan)
+            if only:
+                environment = replace(environment, supply=ProbeSupply(plan, only))
             environment = replace(environment, secrets=values)
         with asyncio.Runner(loop_factory=environment.loop) as runner:
             try:
@@ -349,6 +352,8 @@ def _state(execution: RunExecution) -> RunState:
             return "budget-stopped"
         case "goal" if not done:
             return "goal-stopped"
+        case "probe" if not done:
+            return "probed"
     return "finished" if done else "failed"
 
 
@@ -441,7 +446,9 @@ def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_tas
     if facts.batch is not None:
         from bursar.sites.batch import BatchSite
 
-        return BatchSite(facts, run=folder.identity, folder=folder.pilots)
+        return BatchSite(
+            facts, run=folder.identity, folder=folder.pilots, history=folder.path.parent
+        )
     if facts.cloud is not None:
         from bursar.sites.cloud.cloud_site import CloudSite
 

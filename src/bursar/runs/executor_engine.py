@@ -16,6 +16,7 @@ from bursar.dispatch.journal_records import AttemptRecord
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import BudgetStop, BursarError, InputError
+from bursar.model.money import from_micros
 from bursar.model.plan import Plan, Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
@@ -25,7 +26,8 @@ from bursar.runs.environment import TICK, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder
 from bursar.runs.incarnations import leases_of
-from bursar.runs.recording.history_recorder import NOT_ADDED, calls_recorder
+from bursar.runs.recording.history_recorder import calls_recorder
+from bursar.runs.recording.user_history import NOT_ADDED
 from bursar.runs.supply import PlannedSupply
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook
@@ -167,6 +169,13 @@ class ExecutorEngine:
     def cancel(self, task: int) -> None:
         """Cancel a task, running or not."""
         self._execution.dispatcher.cancel(task)
+
+    def spending(self) -> tuple[float, float]:
+        """Return what the leases have cost so far, and what is held for them, currency units."""
+        execution = self._execution
+        ledger, spent = execution.guard.ledger, execution.spent
+        # What leases have accrued is still held in the ledger.
+        return spent, max(0.0, from_micros(ledger.spent + ledger.held) - spent)
 
     def _write_bill(self, tasks: Sequence[Task]) -> None:
         journal = read_journal(self._folder.journal_file)

@@ -92,6 +92,7 @@ RunState = Literal[
     "new",
     "running",
     "finished",
+    "probed",
     "interrupted",
     "budget-stopped",
     "goal-stopped",
@@ -114,7 +115,8 @@ class RunManifest(msgspec.Struct, kw_only=True):
         Seconds since the epoch; ``finished`` is None while it may go on.
     state
         ``running`` beside a lock that is not held means that the runner was killed; ``unsettled``,
-        that every task succeeded and a site has not said yet what its processors came to.
+        that every task succeeded and a site has not said yet what its processors came to;
+        ``probed``, that only the tasks of its probe ran.
     sites
         Facts of the sites it was planned over.
     strategy

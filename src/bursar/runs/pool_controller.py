@@ -1,10 +1,7 @@
 """The controller that carries out a pool's decisions at the sites and reports the results."""
 
 import asyncio
-import contextlib
 import math
-import os
-import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +19,7 @@ from bursar.provisioning.pool_snapshot import AllocationRelease, PoolSite, PoolS
 from bursar.provisioning.wait_prediction import WaitPredictor
 from bursar.runs.supply import Supply
 from bursar.sites.protocol import Site
+from bursar.sites.queue_observer import write_history
 from bursar.supervisor import TaskSupervisor
 
 PAUSE = 0.1
@@ -300,16 +298,5 @@ def read_waits(folder: Path) -> WaitPredictor:
 
 
 def write_waits(folder: Path, waits: WaitPredictor) -> None:
-    """
-    Write the waits; of runs that end at one time, the last one's are kept.
-
-    The history is a help only: where the file cannot be written, the old one stays.
-    """
-    part = folder / f".{HISTORY}.{secrets.token_hex(4)}"
-    try:
-        part.write_bytes(msgspec.json.encode(waits.kept()))
-        # In one step: another run may read it now.
-        os.replace(part, folder / HISTORY)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
+    """Write the waits; see :func:`bursar.sites.queue_observer.write_history`."""
+    write_history(folder / HISTORY, waits.kept())

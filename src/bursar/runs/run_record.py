@@ -52,6 +52,7 @@ EXIT_STATUS: dict[RunState, int] = {
     "failed": 1,
     "budget-stopped": 4,
     "goal-stopped": 4,
+    "probed": 130,
     "interrupted": 130,
     "unsettled": 6,
 }
@@ -381,7 +382,7 @@ def is_late(record: RunRecord) -> bool | None:
     longest = deadline * (1 + _CLOSE)
     if end is not None:
         return end - first > longest
-    if record.info.state in ("new", "running", "interrupted"):
+    if record.info.state in ("new", "running", "probed", "interrupted"):
         now = time.time()
     else:  # stopped for good unless somebody amends the goal; a simulation has its own clock
         ends = [r.outcome.end for r in record.attempts]

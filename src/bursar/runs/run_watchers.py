@@ -4,13 +4,13 @@ import asyncio
 import math
 import signal
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bursar.broker.feasibility import Forecast
-from bursar.dispatch.journal_records import CopyStart
+from bursar.dispatch.journal_records import AttemptRecord, CopyStart
 from bursar.engine.run_tasks import RunTasks
 from bursar.engine.worker_slots import WorkerClaim
 from bursar.forecasts.stragglers import (
@@ -31,7 +31,7 @@ from bursar.report.tables import money, span
 from bursar.runs.environment import RunEnvironment
 from bursar.runs.execution import RunExecution
 from bursar.runs.notices import RunNotices
-from bursar.runs.supply import PlannedSupply
+from bursar.runs.supply import UNSENT, PlannedSupply
 from bursar.sites.protocol import Site
 
 if TYPE_CHECKING:
@@ -474,3 +474,36 @@ def snapshot_of(
             for site, (held, asked) in there.items()
         ),
     )
+
+
+# A run of some tasks only, which ends with them.
+
+
+class ProbeSupply(PlannedSupply):
+    """
+    Runs some tasks of a run by a plan, and ends the run when these have ended.
+
+    Parameters
+    ----------
+    plan
+        Plan of these tasks; where runtimes are unknown, the plan places none.
+    wanted
+        Numbers of the tasks; no other one begins.
+    """
+
+    def __init__(self, plan: Plan, wanted: Collection[int]) -> None:
+        super().__init__(plan)
+        self._wanted = frozenset(wanted)
+
+    async def begin(self) -> None:
+        """Keep all other tasks from every lease, then agree on what the plan buys."""
+        others = [t for t in range(len(self.run.bindings.tasks)) if t not in self._wanted]
+        self.run.bind(dict.fromkeys(others, UNSENT), {task: task for task in others})
+        await super().begin()
+
+    def on_outcome(self, record: AttemptRecord, lease: str | None) -> None:
+        """End the run after the last of the tasks."""
+        super().on_outcome(record, lease)
+        # A task whose parent failed has come to its end, too, and has no outcome.
+        if record.final and self._wanted <= self.run.dispatcher.figures.ended:
+            self.run.stop("probe", "runtimes are measured")

@@ -35,7 +35,7 @@ MOST_FAULTS = 5
 Delay = Callable[[int, str, int, str], float]
 """Function of a task, a site, a child and the child's site: seconds until the data are there."""
 
-StopCause = Literal["user", "budget", "goal", "fault"]
+StopCause = Literal["user", "budget", "goal", "fault", "probe"]
 """Who ended a run before its tasks were done."""
 
 

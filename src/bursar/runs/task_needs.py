@@ -5,14 +5,17 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
+from bursar.model.surroundings import Surrounding
 from bursar.model.task import Copy, Exec, Secret, Shell, Task
+from bursar.worker.environments import NotReady, make_ready
 from bursar.worker.memory_enforcement import memory_groups
 
 _PLAIN = re.compile(r"(\./)?[\w.+-]+(/[\w.+-]+)*").fullmatch
@@ -38,17 +41,26 @@ def memory_note(tasks: Iterable[Task], sites: Iterable[SiteFacts]) -> str:
 
 
 def check_needs(
-    campaign: Campaign, sites: Sequence[SiteFacts], *, anywhere: bool, programs: bool
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    *,
+    anywhere: bool,
+    programs: bool,
+    tell: Callable[[str], None] | None = None,
 ) -> None:
     """
-    Refuse a campaign whose tasks lack secrets, resources or programs.
+    Refuse a campaign whose tasks lack secrets, resources, programs, containers or environments.
+
+    Containers and environments that this machine lacks are made ready, which may take minutes.
 
     Parameters
     ----------
     anywhere
         Whether tasks may be sent to any site, whatever resources it has.
     programs
-        Whether programs are looked for, on this machine.
+        Whether programs, containers and environments are looked for, on this machine.
+    tell
+        Is told what takes long; None: nobody is.
 
     Raises
     ------
@@ -62,6 +74,7 @@ def check_needs(
     # Elsewhere PATH is another one.
     if programs and all(site.kind == "local" for site in sites):
         check_programs(tasks, campaign.root)
+        make_surroundings_ready(tasks, campaign.root, tell or (lambda line: None))
 
 
 def check_every_site_serves(tasks: Iterable[Task], sites: Iterable[SiteFacts]) -> None:
@@ -203,6 +216,52 @@ def _read_secrets_file(path: Path) -> dict[str, str]:
     return found
 
 
+# Containers and environments, made ready on this machine.
+
+
+def make_surroundings_ready(
+    tasks: Iterable[Task], folder: Path, tell: Callable[[str], None]
+) -> None:
+    """
+    Make ready the containers and environments of tasks, each once.
+
+    One whose files other tasks make is left to its first task.
+
+    Parameters
+    ----------
+    folder
+        Folder of the campaign, in which its inputs are.
+    tell
+        Is told what takes long.
+
+    Raises
+    ------
+    InputError
+        Naming the first task and what is not there and cannot be made.
+    """
+    wanted: dict[tuple[Surrounding, ...], str] = {}
+    for task in tasks:
+        around = tuple(step for step in task.steps if isinstance(step, Surrounding))
+        if around:
+            wanted.setdefault(around, task.id)
+    # As workers give them to tasks.
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    for around, name in wanted.items():
+        variables: dict[str, str | None] = {**os.environ, "PATH": path}
+        for step in around:
+            if any(not (folder / file).exists() for file in step.files[:1]):
+                break
+            given = {key: value for key, value in variables.items() if value is not None}
+            try:
+                variables.update(make_ready(step, str(folder), given, tell).variables)
+            except NotReady as error:
+                raise InputError(
+                    str(error),
+                    where=f"tasks.{name}.{type(step).__struct_config__.tag}",
+                    hint="--anyway starts without this check",
+                ) from None
+
+
 # Programs that tasks would not find on this machine.
 
 
@@ -228,7 +287,7 @@ def check_programs(tasks: Iterable[Task], folder: Path) -> None:
     words: dict[str, str] = {}
     for task in tasks:
         for step in task.steps:
-            if isinstance(step, Copy):
+            if isinstance(step, Copy | Surrounding):
                 break  # may bring a program of its own
             if isinstance(step, Exec):
                 word, names = step.argv[0], programs

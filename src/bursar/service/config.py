@@ -14,6 +14,7 @@ from bursar.formats.quantities import Credit, Duration, Price, Share, Size, Use
 from bursar.market.trade_server import PROTOCOLS, NegotiationProtocol
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
+from bursar.model.surroundings import ContainerPolicy
 from bursar.service.engine.engine_limits import EngineLimits, Number
 from bursar.service.interfaces import Scope
 
@@ -456,6 +457,13 @@ class TaskSettings(TomlTable, frozen=True):
     processes: Annotated[
         Annotated[int, Meta(ge=16)] | None, Meta(description="Processes of a local user.")
     ] = None
+    containers: Annotated[
+        ContainerPolicy,
+        Meta(
+            description="Containers that tasks may ask for: all, those without binds and options "
+            "of their own, or none."
+        ),
+    ] = "allowed"
     cgroups: Annotated[
         bool, Meta(description="Whether the kernel holds workers to their processors.")
     ] = True

@@ -221,7 +221,9 @@ class LimitsTable(TomlTable, frozen=True):
     """Limits of what users may have, and of what they may ask."""
 
     schema_rules: ClassVar[Schema] = {
-        "properties": {"tasks": {"properties": {"limit": False, "directories": False}}}
+        "properties": {
+            "tasks": {"properties": dict.fromkeys(("limit", "directories", "containers"), False)}
+        }
     }
 
     tasks: Annotated[EngineLimits, Meta(description="Limits of instances, tasks and results.")] = (
@@ -232,8 +234,9 @@ class LimitsTable(TomlTable, frozen=True):
     )
 
     def __post_init__(self) -> None:
-        for key in ("limit", "directories"):
-            if getattr(self.tasks, key):
+        plain = EngineLimits()
+        for key in ("limit", "directories", "containers"):
+            if getattr(self.tasks, key) != getattr(plain, key):
                 raise InputError("is said in [tasks]", where=f"tasks.{key}")
 
 
@@ -421,7 +424,10 @@ def _service(document: dict[str, Any], folder: Path) -> ServiceConfig:
         scrapers=frozenset(table.scrapers),
         tasks=file.tasks,
         limits=msgspec.structs.replace(
-            file.limits.tasks, limit=file.tasks.limit, directories=file.tasks.directories
+            file.limits.tasks,
+            limit=file.tasks.limit,
+            directories=file.tasks.directories,
+            containers=file.tasks.containers,
         ),
         http=file.limits.requests,
         log=file.log,

@@ -155,6 +155,7 @@ class ExecutionService:
             secret=identity.secret,
             run=identity.run,
             outlives=config.tasks.outlives,
+            containers=config.tasks.containers,
             seal_key=_shared_seal_key(config),
         )
         self.provisioner = WorkerProvisioner(

@@ -214,7 +214,9 @@ def make_site_provider(
         from bursar.sites.batch import BatchSite
 
         folder = config.folder / PILOTS
-        cluster = BatchSite(config.site, run=identity.run, folder=folder, lasting=True)
+        cluster = BatchSite(
+            config.site, run=identity.run, folder=folder, lasting=True, history=folder
+        )
         return lambda account: cluster
     if config.sealed is not None:
         _check_mode(config.sealed.key)

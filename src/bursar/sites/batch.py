@@ -21,6 +21,7 @@ from bursar.provisioning.lrm import manager_of
 from bursar.provisioning.lrm.command_runner import CommandRunner
 from bursar.provisioning.lrm.resource_manager import JobReport, ResourceManager
 from bursar.provisioning.pool_snapshot import PoolSite
+from bursar.provisioning.wait_forecast import WaitForecast
 from bursar.sites.batch_pilot import BatchPilot, HeldPilot, SubmissionBundles
 from bursar.sites.job_endings import PARTING, JobEndings
 from bursar.sites.job_settlement import JobSettlement
@@ -63,6 +64,8 @@ class BatchSite:
     lasting
         Whether pilots go on when the site is closed, or this process killed, until a later process
         of the run adopts them.
+    history
+        Folder in which what is learned of waits is kept between runs; None: nowhere.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class BatchSite:
         shell: CommandRunner | None = None,
         clock: Callable[[], float] = time.time,
         lasting: bool = False,
+        history: Path | None = None,
     ) -> None:
         if facts.batch is None:
             raise InputError("has no batch scheduler", where=f"site.{facts.name}.kind")
@@ -107,7 +111,9 @@ class BatchSite:
         self._pilots: dict[str, BatchPilot] = {}  # by name
         self._bundles: SubmissionBundles[BatchPilot] = SubmissionBundles(self._hand_in)
         self._jobs: dict[str, str] = {}  # to their pilots, every job of this process
-        self._queue = QueueObserver(facts, self._manager, held=self._held_processors, clock=clock)
+        self._queue = QueueObserver(
+            facts, self._manager, held=self._held_processors, clock=clock, history=history
+        )
         self._is_ready = False
         self._has_adopted = not lasting  # until then, nobody knows which jobs are left over
         self._readying: asyncio.Task[None] | None = None
@@ -152,7 +158,8 @@ class BatchSite:
                 watching.start(self._keep_fresh())
                 yield
         finally:
-            await (self._leave() if self._lasts else self._close())
+            self._queue.keep_history()
+            await (self.leave() if self._lasts else self._close())
 
     async def adopt(
         self,
@@ -193,10 +200,6 @@ class BatchSite:
             await self._make_ready()
 
     async def leave(self) -> None:
-        """Leave the pilots running or waiting at the scheduler."""
-        await self._leave()
-
-    async def _leave(self) -> None:
         """Leave the pilots to the run's next process: from now on none of them is ended."""
         await self._tasks.close()
 
@@ -234,6 +237,10 @@ class BatchSite:
     def status(self, seconds: float | None = None) -> SiteStatus:
         """Status from the scheduler's last answer; see the Site protocol."""
         return self._queue.status(seconds)
+
+    def wait_forecast(self, processors: int, seconds: float) -> WaitForecast | None:
+        """Waits of a request made now; see :meth:`.queue_observer.QueueObserver.wait_forecast`."""
+        return self._queue.wait_forecast(processors, seconds)
 
     def view(self) -> PoolSite:
         """Return the site as an acquiring pool sees it; see the Site protocol."""
@@ -360,10 +367,9 @@ class BatchSite:
         await entry.submitted
 
     def _in_its_name(self, error: SiteError) -> SiteError:
-        name = self._facts.name
-        if f"{error}".startswith(f"{name}: "):
-            return error
-        return SiteError(f"{name}: {error}", transient=error.transient)
+        start = f"{self._facts.name}: "
+        told = f"{error}".startswith(start)
+        return error if told else SiteError(f"{start}{error}", transient=error.transient)
 
     def _hand_in(self, entries: Sequence[BatchPilot]) -> None:
         """Submit a bundle in one request, which goes on if some of the pilots are cancelled."""
@@ -471,9 +477,8 @@ class BatchSite:
 
     def _joined(self, entry: BatchPilot) -> None:
         """Note that a worker has reported, maybe before the scheduler says that the job runs."""
-        pilot = entry.pilot
         # A fixed size is known without the scheduler, whose answer may be seconds away.
-        if pilot.least_processors is None and pilot.least_duration is None:
+        if entry.pilot.least_processors is None and entry.pilot.least_duration is None:
             self._began(entry, None)
         else:
             self._watch.poll_soon()  # how much it got, the scheduler has to say

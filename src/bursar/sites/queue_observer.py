@@ -3,8 +3,15 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+import os
+import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.slots import offered_slots
@@ -19,6 +26,8 @@ from bursar.provisioning.lrm.resource_manager import (
     ResourceManager,
 )
 from bursar.provisioning.pool_snapshot import PoolSite
+from bursar.provisioning.queue_forecaster import ProjectedQueue, QueueForecaster, user_of
+from bursar.provisioning.wait_forecast import WaitForecast
 
 # Projects a real queue onto our model of a batch-scheduled cluster to see what will be free.
 
@@ -29,7 +38,7 @@ SHORTEST = 60.0
 """Seconds of the shortest slot worth advertising."""
 
 
-def project_queue(state: QueueState) -> Machine:
+def project_queue(state: QueueState) -> ProjectedQueue:
     """
     Return the queue on a simulated machine whose clock reads 0 now.
 
@@ -45,18 +54,32 @@ def project_queue(state: QueueState) -> Machine:
     if not state.processors:
         raise InputError("no node is up")
     machine = Machine(state.processors, "easy", overrun="extend")
+    asked: list[float] = []
+    elapsed: list[float] = []
+    users: list[str] = []
+
+    def submit(width: int, seconds: float, gone: float, left: float, user: str = "") -> None:
+        machine.submit(width, left)
+        asked.append(seconds)
+        elapsed.append(gone)
+        users.append(user)
+
     left = machine.processors
     for job in state.jobs:
         width = min(_on_nodes_that_are_up(job, state), left) if job.running else 0
         if width:
             left -= width
-            machine.submit(width, _remaining(job.began, job.seconds, state.at))
+            gone = 0.0 if job.began is None else max(state.at - job.began, 0.0)
+            # A job past its limit is being killed: it holds its processors a little longer, never
+            # less.
+            still = max(_asked(job.seconds) - gone, 1.0)
+            submit(width, gone + still, gone, still, user_of(job))
     # Held by jobs that this user does not see.
     held = sum(min(node.allocated, node.processors) for node in state.nodes if node.up)
     # Sites may hide other users' jobs, but their nodes show that processors are taken.
     hidden = min(held - (machine.processors - left), left)
     if hidden > 0:
-        machine.submit(hidden, UNLIMITED)
+        submit(hidden, UNLIMITED, 0.0, UNLIMITED)
     machine.advance(machine.now)
     for window in state.windows:
         start = max(0.0, window.start - state.at)
@@ -64,9 +87,18 @@ def project_queue(state: QueueState) -> Machine:
     for job in state.jobs:
         # Wider ones than the nodes that are up can never start, and the model would refuse them.
         if not job.running and not job.held and 1 <= job.processors <= machine.processors:
-            machine.submit(job.processors, _asked(job.seconds))
+            seconds = _asked(job.seconds)
+            submit(job.processors, seconds, 0.0, seconds, user_of(job))
     machine.advance(machine.now)
-    return machine
+    # Those that the model starts at once lie behind those that run: in the order of their numbers.
+    order = np.concatenate((machine.running, machine.waiting))
+    return ProjectedQueue(
+        machine,
+        state.at,
+        np.array(asked)[order],
+        np.array(elapsed)[order],
+        tuple(users[number] for number in order.tolist()),
+    )
 
 
 def _on_nodes_that_are_up(job: QueuedJob, state: QueueState) -> int:
@@ -139,13 +171,6 @@ def backfill_windows_of(machine: Machine) -> tuple[Slot, ...]:
     return tuple(offered_slots(machine, since=machine.now))
 
 
-def _remaining(began: float | None, seconds: float | None, now: float) -> float:
-    if began is None:
-        return _asked(seconds)
-    # A job past its limit is being killed: it holds its processors a little longer, never less.
-    return max(began + _asked(seconds) - now, 1.0)
-
-
 def _asked(seconds: float | None) -> float:
     return seconds if seconds is not None and 0 < seconds < math.inf else UNLIMITED
 
@@ -168,6 +193,8 @@ class QueueObserver:
         Processors that pilots of ours hold now.
     clock
         The present time by the scheduler's clock, seconds since the epoch.
+    history
+        Folder in which what is learned of waits is kept between runs; None: nowhere.
     """
 
     def __init__(
@@ -177,17 +204,21 @@ class QueueObserver:
         *,
         held: Callable[[], int],
         clock: Callable[[], float],
+        history: Path | None = None,
     ) -> None:
         assert facts.batch is not None
         self.spans_nodes = _SEVERAL_NODES[facts.batch.manager]
         self.asked = 0.0
         """Time of the last question, loop time."""
+        name = "".join(c if c.isalnum() else "-" for c in facts.name)
+        self._history = None if history is None else history / f"queue-{name}.json"
+        self._forecaster = read_forecaster(self._history)
         self._facts = facts
         self._manager = manager
         self._held = held
         self._clock = clock
         self._state: QueueState | None = None
-        self._projected: Machine | None = None
+        self._projected: ProjectedQueue | None = None
         self._backfill_windows: tuple[Slot, ...] = ()
         self._probed: float | None = None  # seconds until a processor is there, as it says
         self._probe_at = 0.0
@@ -203,7 +234,7 @@ class QueueObserver:
         """
         state = await self._manager.queue()
         # In a thread: a queue of thousands of jobs takes seconds, and workers report meanwhile.
-        seen, windows = await asyncio.to_thread(_look_ahead, state)
+        seen, windows = await asyncio.to_thread(self._look_ahead, state)
         self.asked = asyncio.get_running_loop().time()
         self._state, self._projected, self._backfill_windows = state, seen, windows
 
@@ -247,7 +278,7 @@ class QueueObserver:
         if self._projected is None:
             return ()
         return slots_of(
-            self._projected,
+            self._projected.machine,
             self._facts.name,
             most=self._facts.processors,
             longest=self.longest,
@@ -260,9 +291,9 @@ class QueueObserver:
         state = self._state
         if state is None:
             raise SiteError(f"{self._facts.name}: its scheduler has not been asked", transient=True)
-        machine = self._projected
         traversal = self._probed  # the scheduler's own word before our model of it
-        if traversal is None and machine is not None:
+        if traversal is None and self._projected is not None:
+            machine = self._projected.machine
             with contextlib.suppress(InputError):
                 traversal = machine.expected_start(1, seconds or self._usual(state)) - machine.now
         return SiteStatus(
@@ -274,6 +305,45 @@ class QueueObserver:
             traversal_time=traversal,
             state="Production" if state.up else "Closed",
         )
+
+    def wait_forecast(self, processors: int, seconds: float) -> WaitForecast | None:
+        """
+        Return how long a request would wait that is made now, as a distribution.
+
+        The last answer about the queue counts (see :meth:`refresh`); nothing is asked or submitted.
+        The call takes some milliseconds for a queue of a hundred jobs, and grows with the queue.
+        The forecast does not change afterwards. It is sampled by ``sample(count, rng)`` and read by
+        ``wait_quantiles(shares)``, both in seconds, and has an atom at 0 where the request is
+        expected to start at once. Its ``seen`` tells with how many earlier waits the forecast is
+        calibrated: below 9, none, and the projections are given as they are. Waits of one forecast
+        are of one request; those of several requests depend on each other.
+
+        Parameters
+        ----------
+        processors, seconds
+            What the request would ask for.
+
+        Returns
+        -------
+        WaitForecast or None
+            None before the first answer, and for a request that the nodes that are up could never
+            run.
+        """
+        return self._forecaster.forecast(processors, seconds)
+
+    def keep_history(self) -> None:
+        """Write what was learned of waits for the next run, where there is a file for it."""
+        if self._history is not None:
+            write_history(self._history, self._forecaster.kept())
+
+    def _look_ahead(self, state: QueueState) -> tuple[ProjectedQueue | None, tuple[Slot, ...]]:
+        try:
+            queue = project_queue(state)
+        except InputError:
+            self._forecaster.observe(state, None)
+            return None, ()
+        self._forecaster.observe(state, queue)
+        return queue, backfill_windows_of(queue.machine)
 
     def view(self, unwatched: float) -> PoolSite:
         """
@@ -330,9 +400,30 @@ class QueueObserver:
         return sum(asked) / len(asked) if asked else self.longest
 
 
-def _look_ahead(state: QueueState) -> tuple[Machine | None, tuple[Slot, ...]]:
+# What was learned of waits, kept in files for later runs.
+
+
+def read_forecaster(file: Path | None) -> QueueForecaster:
+    """Read what earlier runs have learned of a queue; nothing, where that is missing or damaged."""
+    rng = np.random.default_rng()
     try:
-        machine = project_queue(state)
-    except InputError:
-        return None, ()
-    return machine, backfill_windows_of(machine)
+        kept = b"" if file is None else file.read_bytes()
+        return QueueForecaster.of_kept(msgspec.json.decode(kept), rng)
+    except (OSError, msgspec.MsgspecError, InputError, TypeError):
+        return QueueForecaster(rng)
+
+
+def write_history(file: Path, kept: Mapping[str, Any]) -> None:
+    """
+    Write a history of waits; of runs that end at one time, the last one's is kept.
+
+    The history is a help only: where the file cannot be written, the old one stays.
+    """
+    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        part.write_bytes(msgspec.json.encode(kept))
+        # In one step: another run may read it now.
+        os.replace(part, file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()

@@ -5,23 +5,26 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from bursar.dispatch.folders import attempt_folder, remove_tree
-from bursar.dispatch.linux_processes import RUN, TASK, WORKER
+from bursar.dispatch.linux_processes import TASK
 from bursar.dispatch.wire import LONGEST_REASON, WireJob
 from bursar.model.errors import BursarError
+from bursar.model.surroundings import Surrounding
 from bursar.model.task import (
     Call,
     Copy,
     Exec,
-    Inherit,
+    Gather,
     OnError,
     Outcome,
     Redirect,
     Secret,
     Shell,
-    StandardInput,
     Status,
     Step,
     Substitute,
@@ -29,15 +32,18 @@ from bursar.model.task import (
 )
 from bursar.worker.attempt_context import PROCESSORS, AttemptContext
 from bursar.worker.output_capture import OutputCapture
-from bursar.worker.program_surroundings import ProgramSurroundings
+from bursar.worker.program_surroundings import (
+    SETTINGS,
+    ProgramSurroundings,
+    check_environment,
+)
 from bursar.worker.python_calls import CallAnswer, is_plain
-from bursar.worker.spawning import ProcessUsage
-from bursar.worker.staging import StagingError, copy, link_in, substitute
+from bursar.worker.spawning import ProcessUsage, how_ended
+from bursar.worker.staging import StagingError, copy_for, gather, link_in, substitute, to_publish
 from bursar.worker.workspace import log_name, when_changed
 
 if TYPE_CHECKING:
     from bursar.worker.memory_enforcement import MemoryGroup
-    from bursar.worker.secret_mask import SecretMask
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL for a task past its wall-time limit."""
@@ -81,6 +87,7 @@ class Attempt:
         "_streams",
         "_usage",
         "_value",
+        "_verdict",
         "home",
         "job",
         "pid",
@@ -113,6 +120,7 @@ class Attempt:
         self._folder = ""
         self._group: MemoryGroup | None = None
         self._around: ProgramSurroundings | None = None
+        self._verdict: tuple[Status, str] | None = None
         self._changed = 0
         self._callee: Any = None
         self._doing = ""
@@ -145,7 +153,8 @@ class Attempt:
             try:
                 running = self._do(step)
             except _ATTEMPT_ERRORS as error:
-                if not self._ignore:
+                # Never outside of what it is to run in.
+                if not self._ignore or isinstance(step, Surrounding):
                     return self._end(Status.FAILED, f"{_named(step)}: {_line(error)}")
                 continue
             if running:
@@ -173,7 +182,8 @@ class Attempt:
         # A process that may still hold the pipe's end could write into the next task's output, so
         # this attempt's captures are not used again.
         self._clean &= not escaped
-        self._count(usage)
+        if self._around is None or self._around.is_counted:
+            self._count(usage)
         # Without children there is nobody in the group: a kill would cost a system call per task.
         if not alone:
             self._sweep()
@@ -181,17 +191,42 @@ class Attempt:
         # A callee ends only by itself or by a kill: after a call it answers and waits for the next.
         if self._callee is not None:
             self._callee = None
-            return self._end(*(self.stopped or (Status.FAILED, f"the call's process {_how(code)}")))
+            return self._end(
+                *(self.stopped or (Status.FAILED, f"the call's process {how_ended(code)}"))
+            )
+        if (around := self._around) is not None:
+            if around.making:
+                return self._made_ready(around, code)
+            if around.removes:
+                around.removed(code, self.place)
+                return self._end(*self._verdict) if self._verdict else self.advance()
         self._exit_code = code
+        self._verdict = self._judge(code)
+        if around is not None and (command := around.removal(code, self.place)) is not None:
+            self._spawn_beside(command)
+            return None
+        return self._end(*self._verdict) if self._verdict else self.advance()
+
+    def _judge(self, code: int) -> tuple[Status, str] | None:
+        """Return how the attempt ends with a program's end; None: it goes on."""
         # Who asked for the end says why it ended, whatever the exit code: a program may catch
         # SIGTERM and exit with 0.
         if self.stopped is not None:
-            return self._end(*self.stopped)
+            return self.stopped
         if self._group is not None and (excess := self._group.excess()) is not None:
-            return self._end(Status.FAILED, excess)
+            return Status.FAILED, excess
         if code != 0 and not self._ignore:
-            return self._end(Status.FAILED, f"{self._doing} {_how(code)}")
-        return self.advance()
+            return Status.FAILED, f"{self._doing} {how_ended(code)}"
+        return None
+
+    def _made_ready(self, around: ProgramSurroundings, code: int) -> Outcome | None:
+        """Go on after the process that made ready what the programs run in."""
+        what = around.making
+        problem = around.made(code, self.place)
+        if self.stopped is not None:
+            status, reason = self.stopped
+            return self._end(status, f"{reason}, while {what} was made ready")
+        return self._end(Status.FAILED, problem) if problem else self.advance()
 
     @property
     def is_plain(self) -> bool:
@@ -248,7 +283,8 @@ class Attempt:
 
     def signal(self, number: int) -> bool:
         """Send a signal to all processes of the attempt; return whether there was one."""
-        if not self.pid:
+        # Not one that removes a container, which would then go on.
+        if not self.pid or (self._around is not None and self._around.removes):
             return False
         try:
             # The group and not the process: a shell's children do not get their parent's signals.
@@ -260,7 +296,8 @@ class Attempt:
     @property
     def is_watched(self) -> bool:
         """Whether the worker has to look at the memory of the attempt's processes."""
-        return self.job.memory > 0 and self._group is None
+        watched = self.job.memory > 0 and self._group is None
+        return watched and (self._around is None or self._around.is_counted)
 
     @property
     def captures(self) -> Iterator[OutputCapture]:
@@ -278,9 +315,8 @@ class Attempt:
 
     def _prepare(self) -> None:
         job, home = self.job, self.home
-        if job.home:
-            # Only jobs of a service come from users who are not the worker's own, and have a home.
-            _check_environment(job.environment)
+        if job.home:  # of a service, whose users are not the worker's own
+            check_environment(job.environment)
         if not job.steps and self._scratch:
             return
         if self._scratch:
@@ -315,16 +351,19 @@ class Attempt:
 
     def _do(self, step: Step) -> bool:
         """Carry out a step; return True when the step has started a process that runs now."""
+        if isinstance(step, SETTINGS):
+            if self._around is None:
+                self._around = ProgramSurroundings()
+            if (command := self._around.change(step, self._folder, self.place)) is not None:
+                self._spawn_beside(command)
+            return command is not None
         match step:
-            case Exec():
-                argv = step.argv
+            case Exec(argv=argv):
                 if not argv:
                     raise ValueError("there is no program to run")
                 program = self._doing = argv[0]
                 if "/" not in program:
-                    # A task's own PATH counts for finding its program, as it would in a shell.
-                    path = self.job.environment.get("PATH", self.place.environment["PATH"])
-                    program = self.place.find(program, path)
+                    program = self._find(program)
                 self._spawn(program, argv)
                 return True
             case Shell(line):
@@ -334,45 +373,34 @@ class Attempt:
             case Call():
                 self._call(step)
                 return True
-            case Copy(source, target, source_at_root, target_at_root):
-                self._copy(source, target, source_at_root, target_at_root)
+            case Copy():
+                copy_for(step, self.home.files, self._folder)
             case Redirect(stream, path, append):
                 self._redirect(0 if stream == "stdout" else 1, path, append)
-            case StandardInput() | Inherit():
-                if self._around is None:
-                    self._around = ProgramSurroundings()
-                self._around.change(step, self._folder)
             case Secret(names):
-                self._check_secrets(names)
+                # Not every way to a worker carries them.
+                if lacking := [name for name in names if name not in self.job.secrets]:
+                    raise StagingError(f'no value of the secret "{lacking[0]}" has come here')
             case OnError(ignore):
                 self._ignore = ignore
             case Substitute(source, target, values):
                 substitute(self._at_node(source), self._at_node(target), values)
             case Write(path, text):
-                with open(self._at_node(path), "w", encoding="utf-8") as file:
-                    file.write(text)
+                Path(self._at_node(path)).write_text(text, encoding="utf-8")
+            case Gather(files):
+                told = gather(self.home.files.stage_in, self._folder, files)
+                self.job = replace(self.job, environment=self.job.environment | told)
         return False
 
-    def _check_secrets(self, names: tuple[str, ...]) -> None:
-        """Refuse to run a task without a secret, which not every way to a worker carries."""
-        for name in names:
-            if name not in self.job.secrets:
-                raise StagingError(f'no value of the secret "{name}" has come here')
+    def _find(self, program: str) -> str:
+        """Return the path of a program; a task's own PATH counts, as it would in a shell."""
+        if self._around is not None:
+            return self._around.find(program, self.job, self.place)
+        path = self.job.environment.get("PATH", self.place.environment["PATH"])
+        return self.place.find(program, path)
 
     def _at_node(self, path: str) -> str:
         return os.path.join(self._folder, path)
-
-    def _copy(self, source: str, target: str, source_at_root: bool, target_at_root: bool) -> None:
-        root = self.home.files
-        found = root.find(source) if source_at_root else self._at_node(source)
-        if not os.path.lexists(found):
-            raise StagingError(f'"{source}" does not exist')
-        if target_at_root:
-            # A target that ends in a slash is a folder to copy into: a name below it has it made.
-            goal = root.target(os.path.join(target, "x"))[:-2] if target.endswith("/") else None
-            copy(found, goal or root.target(target))
-        else:
-            copy(found, self._at_node(target))
 
     def _stream(self, which: int) -> int:
         if self._streams[which] < 0:
@@ -380,7 +408,9 @@ class Attempt:
             if capture is None:
                 capture = self._captures[which] = self.place.captures.open(self.home.logs)
                 if self.job.secrets:
-                    capture.mask = _mask_of(self.job.secrets)
+                    from bursar.worker.secret_mask import mask_of  # few tasks have secrets
+
+                    capture.mask = mask_of(self.job.secrets)
             self._streams[which] = capture.writer
         return self._streams[which]
 
@@ -405,22 +435,35 @@ class Attempt:
         out, err = self._stream(0), self._stream(1)
         # posix_spawn(3) has no portable way to set a child's directory: it takes over the worker's.
         self.place.enter(self._folder)
-        job = self.job
+        job, around = self.job, self._around
         values = (b"%d" % job.task, b"%d" % job.processors)
-        if job.memory and (groups := self.place.memory_groups) is not None:
+        own = job.environment
+        if job.secrets or job.devices:
+            own = {**own, **job.secrets, **self.place.visible_devices(job.devices)}
+        if around is not None and around.container is not None:
+            words = (path, *argv[1:])
+            argv, own = around.enter(words, own, job, self._folder, self.place, self._step)
+            path = argv[0]
+        separate = around is not None and around.is_separate
+        if job.memory and not separate and (groups := self.place.memory_groups) is not None:
             if self._group is None:
                 name = f"bursar-{os.getpid()}-{job.task}-{job.attempt}"
                 self._group = groups.make(name, job.memory)
             path, argv = self._group.entering(path, argv)
-        own = job.environment
-        if job.secrets or job.devices:
-            own = {**own, **job.secrets, **self.place.visible_devices(job.devices)}
-        around = self._around
         if around is None:
             self.pid = self.place.spawner.spawn(path, argv, values, own, out, err)
         else:
-            spawner = self.place.spawner_for(around.inherits)
+            spawner = around.spawner(self.place)
             self.pid = spawner.spawn(path, argv, values, own, out, err, around.stdin)
+
+    def _spawn_beside(self, command: tuple[str, ...]) -> None:
+        """Start a process that makes something ready for the task's programs, or clears it away."""
+        assert self._around is not None
+        self.place.enter(self._folder)
+        values = (b"%d" % self.job.task, b"%d" % self.job.processors)
+        spawner = self.place.spawner_for(None, self._around.variables)
+        out, err = self._stream(0), self._stream(1)
+        self.pid = spawner.spawn(command[0], command, values, {}, out, err)
 
     def _call(self, call: Call) -> None:
         job = self.job
@@ -450,11 +493,8 @@ class Attempt:
 
     def _succeed(self) -> Outcome:
         try:
-            for name in self.job.outputs:
-                if not self.job.unpublished:
-                    self.home.files.publish(self._folder, name, stays=self._stays)
-                elif not os.path.exists(self._at_node(name)):
-                    raise StagingError(f'output "{name}" was not made')
+            for name in to_publish(self.job, self._folder):
+                self.home.files.publish(self._folder, name, stays=self._stays)
         except _ATTEMPT_ERRORS as error:
             return self._end(Status.FAILED, _line(error))
         return self._end(Status.SUCCEEDED, "")
@@ -502,7 +542,11 @@ class Attempt:
             reason=reason[:LONGEST_REASON],
             value=self._value,
         )
-        return self._counted(outcome if self._seal is None else self._sealed(outcome, self._seal))
+        if self._seal is not None:
+            from bursar.worker.sealed_tasks import seal_outcome  # cryptography takes time to load
+
+            outcome = seal_outcome(outcome, self._seal)
+        return self._counted(outcome)
 
     def _counted(self, outcome: Outcome, job: WireJob | None = None) -> Outcome:
         """Return an outcome with the bytes that it carried, where anybody wants to know them."""
@@ -519,21 +563,6 @@ class Attempt:
             return captures.take(capture, name, reuse=self._clean)
         # In clear nothing of it gets a name on disk.
         return captures.take_unnamed(capture, MOST_PRINTED, reuse=self._clean)
-
-    def _sealed(self, outcome: Outcome, seal: Callable[[bytes], bytes]) -> Outcome:
-        from bursar.worker.sealed_tasks import seal_outcome
-
-        try:
-            return seal_outcome(outcome, seal)
-        except BursarError as error:
-            return Outcome(
-                task=outcome.task,
-                attempt=outcome.attempt,
-                status=Status.FAILED,
-                start=outcome.start,
-                end=outcome.end,
-                reason=f"the outcome cannot be sealed: {error}",
-            )
 
     def _clear(self, status: Status) -> None:
         """Clear up after an attempt; the working directory of a failed task is kept."""
@@ -561,39 +590,8 @@ class Attempt:
         self.home.give_scratch(self._folder, self._changed)
 
 
-def _check_environment(environment: dict[str, str]) -> None:
-    """
-    Refuse variables by which a task would pass for another one, and malformed names.
-
-    All others are its own business, ``LD_PRELOAD`` too: they are for its processes, which run
-    as its user, and never for the worker.
-    """
-    for name in environment:
-        if not name or "=" in name or "\0" in name:
-            raise StagingError(f"{name[:100]!a} is no name of a variable")
-        if name in _RESERVED:
-            raise StagingError(f'the variable "{name}" is not the task\'s to set')
-
-
-_RESERVED = frozenset((RUN, WORKER, TASK, PROCESSORS))
-
-
-def _mask_of(secrets: dict[str, str]) -> "SecretMask":
-    from bursar.worker.secret_mask import SecretMask
-
-    return SecretMask(os.fsencode(value) for value in secrets.values())
-
-
 def _named(step: Step) -> str:
     return type(step).__name__.lower()
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"exited with status {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
 
 
 def _line(error: Exception) -> str:

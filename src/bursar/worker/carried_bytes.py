@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from bursar.dispatch.wire import WireJob
 from bursar.model.task import Copy, Outcome, Status
-from bursar.worker.staging import StagingError
-from bursar.worker.workspace import FileNamespace, Workspace
+from bursar.worker.staging import FileNamespace, StagingError
+from bursar.worker.workspace import Workspace
 
 
 class CarriedBytes:

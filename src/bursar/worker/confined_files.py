@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from bursar.worker.staging import StagingError, kind_of, shown
+from bursar.worker.staging import AbsentFileError, StagingError, kind_of, shown
 
 DEEPEST = 100
 """Levels of folders that an output may have, at most."""
@@ -97,7 +97,7 @@ class ConfinedFiles:
         if not _is_below(path, self.folder):
             raise StagingError(f'"{shown(name)}" leads out of the instance\'s files')
         if not os.path.lexists(path):
-            raise StagingError(f'"{shown(name)}" is not among the instance\'s files')
+            raise AbsentFileError(f'"{shown(name)}" is not among the instance\'s files')
         return path
 
     def target(self, name: str) -> str:

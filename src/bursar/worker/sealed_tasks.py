@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from bursar.dispatch.wire import WireJob
-from bursar.model.task import Outcome
+from bursar.model.errors import BursarError
+from bursar.model.task import Outcome, Status
 from bursar.sealing.envelope import SealedResult, SealError, decode_task, encode_part
 from bursar.sealing.task_sealing import TaskOpener, TaskOpenerFile, make_opener
 
@@ -63,7 +64,21 @@ class SealedTaskOpener:
 
 
 def seal_outcome(outcome: Outcome, seal: OutcomeSealer) -> Outcome:
-    """Seal the parts of an outcome that only the task's user may read."""
+    """Seal the parts of an outcome that only the task's user may read, or say that this failed."""
+    try:
+        return _sealed(outcome, seal)
+    except BursarError as error:
+        return Outcome(
+            task=outcome.task,
+            attempt=outcome.attempt,
+            status=Status.FAILED,
+            start=outcome.start,
+            end=outcome.end,
+            reason=f"the outcome cannot be sealed: {error}",
+        )
+
+
+def _sealed(outcome: Outcome, seal: OutcomeSealer) -> Outcome:
     content = SealedResult(
         status=outcome.status,
         exit_code=outcome.exit_code,

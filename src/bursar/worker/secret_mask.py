@@ -1,7 +1,8 @@
 """Values of secrets, replaced in what a task prints."""
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 MASKED = b"***"
 """What stands in captured output where a secret's value was printed."""
@@ -57,3 +58,8 @@ class SecretMask:
             if any(len(value) > len(rest) and value.startswith(rest) for value in self._values):
                 return at
         return len(data)
+
+
+def mask_of(secrets: Mapping[str, str]) -> SecretMask:
+    """Return the mask of the values of some variables, none of them empty."""
+    return SecretMask(os.fsencode(value) for value in secrets.values())

@@ -6,6 +6,7 @@ function itself was no faster. ``os.wait4`` makes a tuple of sixteen figures of 
 wanted, so that C function is called with structures that are made once.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -169,3 +170,12 @@ class _StructRusage(ctypes.Structure):
         ("max_rss", ctypes.c_long),
         ("rest", ctypes.c_long * 13),
     )
+
+
+def how_ended(code: int) -> str:
+    """Return in words how a process ended, by its exit code; negative: that of a signal."""
+    if code >= 0:
+        return f"exited with status {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"

@@ -6,12 +6,52 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from bursar.dispatch.wire import WireJob
+from bursar.model.task import INPUTS_FILE, Copy, gathering_variables
 
 
 class StagingError(Exception):
     """A file is missing or cannot be staged: the attempt fails with this one-line message."""
+
+
+class FileNamespace(Protocol):
+    """
+    Files that tasks take from and add to.
+
+    All methods raise :class:`StagingError` when that cannot be.
+    """
+
+    def find(self, name: str) -> str:
+        """Return the path to read ``name`` from."""
+
+    def target(self, name: str) -> str:
+        """Return the path to write ``name`` to, and make the folder."""
+
+    def directory(self, name: str) -> str:
+        """Make a folder among the files, and return the path."""
+
+    def stage_in(self, folder: str, name: str) -> None:
+        """Put an input into a working directory."""
+
+    def make_room(self, folder: str, name: str) -> None:
+        """Make the parent folder of a file in a working directory."""
+
+    def publish(self, folder: str, name: str, *, stays: bool) -> None:
+        """
+        Puts an output of a working directory among the files.
+
+        Parameters
+        ----------
+        stays
+            The working directory goes on to be used, and what lies there may change.
+        """
+
+
+class AbsentFileError(StagingError):
+    """A file that a task reads is not there."""
 
 
 class RootNamespace(NamedTuple):
@@ -43,7 +83,7 @@ class RootNamespace(NamedTuple):
             path = os.path.join(folder, name)
             if os.path.lexists(path):
                 return path
-        raise StagingError(f'"{name}" is neither in the campaign\'s folder nor made by the run')
+        raise AbsentFileError(f'"{name}" is neither in the campaign\'s folder nor made by the run')
 
     def target(self, name: str) -> str:
         """
@@ -123,6 +163,23 @@ class RootNamespace(NamedTuple):
             copy_whole(source, self.target(name))
 
 
+def to_publish(job: WireJob, folder: str) -> Sequence[str]:
+    """
+    Return the outputs that the worker publishes: none of a copy, which must have made all.
+
+    Raises
+    ------
+    StagingError
+        When a copy did not make one.
+    """
+    if not job.unpublished:
+        return job.outputs
+    for name in job.outputs:
+        if not os.path.exists(os.path.join(folder, name)):
+            raise StagingError(f'output "{name}" was not made')
+    return ()
+
+
 def link_in(path: str, folder: str, name: str) -> None:
     """
     Puts a file of a site's storage, which other tasks read too, into a working directory.
@@ -161,6 +218,27 @@ def copy(source: str, target: str) -> None:
             _in_one_step(source, target, _copy_file)
     except (OSError, shutil.Error) as error:
         raise StagingError(f"cannot copy {source} to {target}: {error}") from None
+
+
+def copy_for(step: Copy, root: FileNamespace, folder: str) -> None:
+    """
+    Carry out a step that copies between the root and a task's working directory.
+
+    Raises
+    ------
+    StagingError
+        When it cannot be done.
+    """
+    source, target = step.source, step.target
+    found = root.find(source) if step.source_at_root else os.path.join(folder, source)
+    if not os.path.lexists(found):
+        raise StagingError(f'"{source}" does not exist')
+    if step.target_at_root:
+        # A target that ends in a slash is a folder to copy into: a name below it has it made.
+        goal = root.target(os.path.join(target, "x"))[:-2] if target.endswith("/") else None
+        copy(found, goal or root.target(target))
+    else:
+        copy(found, os.path.join(folder, target))
 
 
 def check_kind(path: str, what: str) -> None:
@@ -289,3 +367,32 @@ def substitute(source: str, target: str, values: Mapping[str, str]) -> None:
     made = _NAME.sub(lambda m: values.get(m[1] or m[2], m[0]), text)
     with open(target, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         file.write(made)
+
+
+def gather(
+    stage_in: Callable[[str, str], None], folder: str, files: Sequence[str]
+) -> dict[str, str]:
+    """
+    Bring those of some files that are there into a working directory, and list them there.
+
+    Parameters
+    ----------
+    stage_in
+        Puts a file, by name, into a folder.
+
+    Returns
+    -------
+    dict
+        Variables that tell the programs which of the files are absent.
+    """
+    there: list[str] = []
+    absent: list[str] = []
+    for name in files:
+        try:
+            stage_in(folder, name)
+            there.append(name)
+        except AbsentFileError:
+            absent.append(name)
+    with open(os.path.join(folder, INPUTS_FILE), "w", encoding="utf-8") as file:
+        file.writelines(f"{name}\n" for name in there)
+    return gathering_variables(absent)

@@ -716,7 +716,7 @@ class Worker:
             number = task_of(pid)
             owner = None if number is None else self._tasks.get(number)
             # A daemon of a task that still runs may live on until that task ends.
-            if owner is None or owner in ended:
+            if (owner is None or owner in ended) and not place.serves_container(pid):
                 found = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

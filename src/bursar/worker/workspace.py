@@ -4,51 +4,17 @@ import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Protocol
 
 from bursar.dispatch.folders import remove_tree
 from bursar.dispatch.wire import Welcome
 from bursar.worker.confined_files import ConfinedFiles
-from bursar.worker.staging import RootNamespace
+from bursar.worker.staging import FileNamespace, RootNamespace
 
 MOST_HOMES = 64
 """Instances whose scratch folders a worker keeps for their next task."""
 
 FILES, WORK, LOGS = "files", "work", "logs"
 """Folders of an instance's home."""
-
-
-class FileNamespace(Protocol):
-    """
-    Files that tasks take from and add to.
-
-    All methods raise :class:`bursar.worker.staging.StagingError` when that cannot be.
-    """
-
-    def find(self, name: str) -> str:
-        """Return the path to read ``name`` from."""
-
-    def target(self, name: str) -> str:
-        """Return the path to write ``name`` to, and make the folder."""
-
-    def directory(self, name: str) -> str:
-        """Make a folder among the files, and return the path."""
-
-    def stage_in(self, folder: str, name: str) -> None:
-        """Put an input into a working directory."""
-
-    def make_room(self, folder: str, name: str) -> None:
-        """Make the parent folder of a file in a working directory."""
-
-    def publish(self, folder: str, name: str, *, stays: bool) -> None:
-        """
-        Puts an output of a working directory among the files.
-
-        Parameters
-        ----------
-        stays
-            The working directory goes on to be used, and what lies there may change.
-        """
 
 
 class Workspace:

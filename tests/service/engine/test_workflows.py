@@ -618,3 +618,62 @@ def test_any_workflow_ends_whatever_fails_and_however_often_the_service_is_kille
         if "did not succeed" in result.get("reason", ""):
             assert any(state != "succeeded" for state in parents)
     assert world.info(handle).counts.waiting == world.info(handle).counts.running == 0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+def test_a_task_may_do_without_a_share_of_those_before(
+    world: World, restarts: bool, later: bool
+) -> None:
+    """
+    Of three, two are enough for task 3; task 4 needs all; task 5 needs task 3 alone.
+
+    Whenever the service is killed between, and also where what follows is submitted last.
+    """
+    handle = world.create()
+    share = api.TaskSpec(command=("x",), after=(0, 1, 2), needs=0.6)
+    following = [share, spec(0, 1, 2), spec(3)]
+    world.submit(handle, [spec(), spec(), spec(), *([] if later else following)])
+    world.join("w", 1)
+    for status in (Status.FAILED, Status.SUCCEEDED, Status.SUCCEEDED):
+        assert not {3, 4, 5} & set(at(world))
+        end(world, at(world)[0], status)
+        if restarts:
+            world.restart()
+            world.join("w", 1)
+            world.settle()
+    if later:
+        world.submit(handle, following)
+    assert at(world) == [3]
+    end(world, 3)
+    assert at(world) == [5]
+    end(world, 5)
+    found = states(world, handle)
+    assert [found[task] for task in range(6)] == [
+        "failed",
+        "succeeded",
+        "succeeded",
+        "succeeded",
+        "skipped",
+        "succeeded",
+    ]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_task_that_lost_more_than_it_can_spare_is_skipped(world: World, restarts: bool) -> None:
+    """Two of three failed, and two were needed; one success is needed whatever the share."""
+    handle = world.create()
+    shares = [api.TaskSpec(command=("x",), after=(0, 1, 2), needs=n) for n in (0.6, 0.0)]
+    world.submit(handle, [spec(), spec(), spec(), *shares])
+    world.join("w", 1)
+    for _ in range(2):
+        end(world, at(world)[0], Status.FAILED)
+        if restarts:
+            world.restart()
+            world.join("w", 1)
+            world.settle()
+    assert states(world, handle)[3] == "skipped"
+    assert at(world) == [2]
+    end(world, 2, Status.FAILED)
+    assert states(world, handle)[4] == "skipped"
+    assert world.info(handle).counts.waiting == 0

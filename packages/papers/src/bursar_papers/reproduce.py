@@ -26,28 +26,36 @@ def register(app: typer.Typer) -> None:
 
 
 def reproduce(
-    paper: Annotated[str | None, typer.Argument(help="Which: see --list.")] = None,
-    figure: Annotated[str | None, typer.Option(help="Only this one.")] = None,
-    table: Annotated[str | None, typer.Option(help="Only this one.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few repetitions, a minute.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="All repetitions, and more search.")] = False,
+    paper: Annotated[
+        str | None, typer.Argument(help="Paper whose experiments are rerun; --list shows all.")
+    ] = None,
+    figure: Annotated[str | None, typer.Option(help="Rerun only this figure.")] = None,
+    table: Annotated[str | None, typer.Option(help="Rerun only this table.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Make few repetitions, which takes a minute.")
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Make all repetitions, and search longer.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and charts.")] = Path("reproduced"),
     data: Annotated[
         Path | None,
         typer.Option(envvar=DATA, help="Folder that holds swf/, the workload logs."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Processes; all processors unless given.")
+        int | None, typer.Option(help="Number of processes. Default: all processors.")
     ] = None,
     live: Annotated[
         bool,
-        typer.Option("--live", help="What runs real tasks, in real time, where there is some."),
+        typer.Option("--live", help="Run the studies that have real tasks in real time."),
     ] = False,
     docs: Annotated[
         Path | None,
         typer.Option(help="Folder with a page of the paper, whose tables are written anew too."),
     ] = None,
-    seeing: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,
+    seeing: Annotated[
+        bool, typer.Option("--list", help="List the papers, figures and tables.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """

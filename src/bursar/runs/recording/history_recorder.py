@@ -1,110 +1,30 @@
 """Recording of a run's ended attempts in the user's history."""
 
 import hashlib
-import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from bursar.dispatch.folders import state_folder
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.formats.projects_toml import history_settings
+from bursar.history.observation import TaskObservation
 from bursar.history.store import History
-from bursar.history.writing import ExecutionFacts, HistoryRules
+from bursar.history.writing import ExecutionFacts
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Task
 from bursar.runs.folder import RunFolder, RunManifest
-from bursar.runs.recording.batches import PAUSE, RecordBatches
-from bursar.runs.recording.run_observations import MOST_A_SECOND, RunObserver, even_sample
+from bursar.runs.recording.batches import RecordBatches
+from bursar.runs.recording.run_observations import MOST_A_SECOND, RunObserver
+from bursar.runs.recording.user_history import NOT_ADDED, history_to_write
 from bursar.runs.run_record import RunRecord
 from bursar.sqlite_file import warn_on_stderr
 
-VARIABLE = "BURSAR_HISTORY"
-"""Environment variable that names another file, or ``none``."""
-
-NOWHERE = "none"
-"""In place of a file: no history is kept or read."""
-
-PATIENCE = 10.0
-"""Seconds for which a run waits while another process locks the history."""
-
-NOT_ADDED = "what ran is not added to the history: {}"
-"""Line for people where a history cannot be written."""
+SAVED = 2.0
+"""Seconds for which attempts that could have been observed, and did not come, are saved up."""
 
 _BATCH = 10_000
 """Observations in one transaction where a whole journal is read."""
-
-
-def history_file(chosen: str = "") -> Path | None:
-    """
-    Return the file of the user's history; None: none is kept.
-
-    Parameters
-    ----------
-    chosen
-        File that was asked for, or ``"none"``; empty: as the environment variable
-        :data:`VARIABLE` says, else ``history.sqlite`` in the folder of the user's state.
-    """
-    chosen = chosen or os.environ.get(VARIABLE, "")
-    if chosen == NOWHERE:
-        return None
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    folder = state_folder()
-    return None if folder is None else folder / "history.sqlite"
-
-
-def stated_history(chosen: str | Path | None) -> str:
-    """Return a history that was asked for as a run keeps it, independent of its folder."""
-    if chosen is None or str(chosen) in ("", NOWHERE):
-        return str(chosen or "")
-    return str(Path(chosen).expanduser().absolute())
-
-
-def open_history(chosen: str = "", *, patience: float | None = None) -> History | None:
-    """
-    Return the user's history, with the user's settings; None: none is kept.
-
-    Parameters
-    ----------
-    chosen
-        See :func:`history_file`.
-    patience
-        Seconds to wait while another process locks the file; None: as for other files.
-
-    Raises
-    ------
-    InputError
-        When the settings are wrong.
-    """
-    path = history_file(chosen)
-    if path is None:
-        return None
-    settings = history_settings()
-    rules = HistoryRules(
-        rows=settings.keep, days=settings.keep_days, hashes=settings.parameters == "hash"
-    )
-    return History(path, rules=rules, patience=patience)
-
-
-def history_to_write(chosen: str) -> History | None:
-    """
-    Return the history that tasks are added to; None, with a line where need be: none.
-
-    Parameters
-    ----------
-    chosen
-        See :func:`history_file`.
-    """
-    try:
-        return open_history(chosen, patience=PATIENCE)
-    except BursarError as error:
-        # Settings that cannot be read may ask for digests in place of parameters.
-        warn_on_stderr(NOT_ADDED.format(error))
-        return None
 
 
 def execution_name(folder: RunFolder, info: RunManifest) -> str:
@@ -161,6 +81,7 @@ class HistoryRecorder:
         self._observer = observer
         self._tell = tell
         self._last = time.monotonic()
+        self._allowance = SAVED * MOST_A_SECOND
         self.batches = RecordBatches(self._record, self._give_up)
         if history is None:
             self.batches.close()
@@ -202,15 +123,12 @@ class HistoryRecorder:
     def _record(self, batch: Sequence[AttemptRecord]) -> None:
         assert self._history is not None
         now = time.monotonic()
-        most = int(MOST_A_SECOND * max(PAUSE, now - self._last))
-        self._last = now
-        chosen = even_sample(batch, most, self._observer.kind)
-        if len(chosen) < len(batch):
-            wanted = {id(record) for record in chosen}
-            for record in batch:
-                if id(record) not in wanted:
-                    self._observer.note_end(record.outcome)
-        observations = [self._observer.observe(record) for record in chosen]
+        # Ends come in bursts, as after a commit that took long: what was not used is saved up.
+        saved = self._allowance + MOST_A_SECOND * (now - self._last)
+        self._allowance, self._last = min(saved, SAVED * MOST_A_SECOND), now
+        most = max(1, int(self._allowance))
+        self._allowance -= min(most, len(batch))
+        observations = self._observer.observe_sample(batch, most)
         self._history.add(observations, [self._facts])
 
 
@@ -249,6 +167,32 @@ def calls_recorder(
     return HistoryRecorder(history_to_write(chosen), facts, observer, warn_on_stderr)
 
 
+def observe_run(record: RunRecord) -> tuple[list[TaskObservation], ExecutionFacts]:
+    """
+    Return what the journal of a run tells; an even sample where tasks ended very fast.
+
+    Raises
+    ------
+    BursarError
+        When the run's campaign cannot be read.
+    """
+    folder, info = record.folder, record.info
+    name = execution_name(folder, info)
+    observer = _observer(name, folder, info, record.campaign)
+    for begin, _ in record.incarnations:
+        observer.begin(begin)
+    for one in record.journal.records:
+        if one.is_reused:
+            observer.note_end(one.outcome)
+    attempts = sorted(record.attempts, key=lambda one: one.outcome.end)
+    found = []
+    for start in range(0, len(attempts), _BATCH):
+        batch = attempts[start : start + _BATCH]
+        seconds = max(1.0, batch[-1].outcome.end - batch[0].outcome.end)
+        found += observer.observe_sample(batch, int(MOST_A_SECOND * seconds))
+    return found, execution_facts(name, info.campaign, info.created, info.sites)
+
+
 def complete_history(history: History, record: RunRecord) -> None:
     """
     Add to a history what it lacks of a run: batches that a kill or an error has lost.
@@ -258,30 +202,11 @@ def complete_history(history: History, record: RunRecord) -> None:
     BursarError
         When the history cannot be read or written.
     """
-    folder, info = record.folder, record.info
-    name = execution_name(folder, info)
-    observer = _observer(name, folder, info, record.campaign)
-    for begin, _ in record.incarnations:
-        observer.begin(begin)
-    facts = execution_facts(name, info.campaign, info.created, info.sites)
-    attempts = sorted(record.attempts, key=lambda one: one.outcome.end)
-    if history.count_of(name) >= len(attempts):
+    if history.count_of(execution_name(record.folder, record.info)) >= len(record.attempts):
         return
-    for outcome in (one.outcome for one in record.journal.records if one.is_reused):
-        observer.note_end(outcome)
-    for start in range(0, len(attempts), _BATCH):
-        batch = attempts[start : start + _BATCH]
-        seconds = max(1.0, batch[-1].outcome.end - batch[0].outcome.end)
-        chosen = {
-            id(one) for one in even_sample(batch, int(MOST_A_SECOND * seconds), observer.kind)
-        }
-        found = []
-        for one in batch:
-            if id(one) in chosen:
-                found.append(observer.observe(one))
-            else:
-                observer.note_end(one.outcome)
-        history.add(found, [facts], only_new=True)
+    observations, facts = observe_run(record)
+    for start in range(0, len(observations), _BATCH):
+        history.add(observations[start : start + _BATCH], [facts], only_new=True)
 
 
 def add_lost_batches(record: RunRecord) -> None:

@@ -112,6 +112,17 @@ class RunObserver:
         if self._parents is not None:
             self._ends[outcome.task] = outcome.end
 
+    def observe_sample(self, records: Sequence[AttemptRecord], most: int) -> list[TaskObservation]:
+        """Return what an even sample of attempts tells; all earlier ones were observed or noted."""
+        chosen = {id(record) for record in even_sample(records, most, self.kind)}
+        found = []
+        for record in records:
+            if id(record) in chosen:
+                found.append(self.observe(record))
+            else:
+                self.note_end(record.outcome)
+        return found
+
     def observe(self, record: AttemptRecord) -> TaskObservation:
         """Return what an attempt tells; all earlier attempts were observed or noted."""
         outcome = record.outcome

@@ -16,6 +16,13 @@ import msgspec
 
 from bursar.dispatch.wire import MAX_PIECE
 from bursar.model.errors import InputError
+from bursar.model.surroundings import (
+    Container,
+    ContainerPolicy,
+    Surrounding,
+    check_words,
+    forbidden,
+)
 from bursar.model.task import Step
 from bursar.remote.messages import TaskSpec
 from bursar.remote.submission import steps_of
@@ -41,7 +48,12 @@ _TWO_PARTS = 0xC1
 _SIZE = struct.Struct(">I")
 
 
-def make_body(spec: TaskSpec, directories: Sequence[str], where: str) -> bytes:
+def make_body(
+    spec: TaskSpec,
+    directories: Sequence[str],
+    where: str,
+    containers: ContainerPolicy = "allowed",
+) -> bytes:
     """
     Return the body of a task.
 
@@ -51,6 +63,8 @@ def make_body(spec: TaskSpec, directories: Sequence[str], where: str) -> bytes:
         Folders below which an absolute working directory may lie.
     where
         Path of the task in the request, for errors.
+    containers
+        Containers that it may ask for; workers check those of sealed tasks.
 
     Raises
     ------
@@ -58,6 +72,8 @@ def make_body(spec: TaskSpec, directories: Sequence[str], where: str) -> bytes:
         422, when the task makes no sense or is not allowed.
     """
     steps = _steps_of(spec, where)
+    if spec.steps:
+        _check_surroundings(steps, containers, where)
     body = _encode((steps, spec.inputs, spec.outputs, spec.environment, {}))
     assert body[0] == _ROWS_OF_5
     # Tests that most of a million tasks can skip.
@@ -127,6 +143,18 @@ def _steps_of(spec: TaskSpec, where: str) -> Sequence[Step]:
     except InputError as error:
         place = f"{where}.{error.where}" if error.where else where
         raise _invalid(error.message, place) from None
+
+
+def _check_surroundings(steps: Sequence[Step], containers: ContainerPolicy, where: str) -> None:
+    for step in steps:
+        if not isinstance(step, Surrounding):
+            continue
+        if isinstance(step, Container) and (problem := forbidden(step, containers)):
+            raise ServiceError("forbidden", 403, problem, where=f"{where}.steps")
+        try:
+            check_words(step)
+        except InputError as error:
+            raise _invalid(error.message, f"{where}.steps") from None
 
 
 def _from_base64(text: str, where: str) -> bytes:

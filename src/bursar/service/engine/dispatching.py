@@ -142,6 +142,7 @@ class ServiceReactions:
         def go_on() -> None:
             self._skipping.discard(instance.number)
             self._skip(instance)
+            self.filling.again(instance)  # tasks that could spare what has ended
 
         self._recorder.record(
             [end_without_worker(instance, task, SKIPPED, now, reason) for task in tasks], go_on

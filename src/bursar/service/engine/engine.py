@@ -184,6 +184,7 @@ class ServiceEngine:
             counters=self.counters,
             clock=clock,
             directories=limits.directories,
+            containers=limits.containers,
             processors=processors,
             memory=memory,
         )

@@ -5,6 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from bursar.model.surroundings import ContainerPolicy
+
 Number = Annotated[int, Meta(ge=1)]
 Span = Annotated[float, Meta(gt=0, le=1e9)]
 
@@ -39,6 +41,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Seconds after which a task is killed that has no limit of its own; None: never.
     directories
         Folders in which a task may be told to run, besides its instance's own.
+    containers
+        Containers that tasks may ask for.
     """
 
     instances: Number = 1_000
@@ -52,3 +56,4 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     keys: Span = 86400.0
     limit: Span | None = None
     directories: tuple[str, ...] = ()
+    containers: ContainerPolicy = "allowed"

@@ -88,6 +88,8 @@ class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
         task that is.
     memory
         Bytes that tasks need, by task that states them.
+    spares
+        How many of the tasks in ``after`` may end without success, by task that can spare any.
     """
 
     number: int
@@ -106,6 +108,7 @@ class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
     after: dict[int, tuple[int, ...]] = {}
     retries: dict[int, tuple[int, float]] = {}
     memory: dict[int, int] = {}
+    spares: dict[int, int] = {}
 
 
 class ResultsRecorded(msgspec.Struct, frozen=True, array_like=True):

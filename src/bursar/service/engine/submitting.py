@@ -8,6 +8,7 @@ from hashlib import sha256
 import msgspec
 
 from bursar.engine.task_states import ABSENT, HELD
+from bursar.model.surroundings import ContainerPolicy
 from bursar.remote import messages as api
 from bursar.remote.messages import MOST_EDGES
 from bursar.service.engine.bodies import make_body
@@ -36,6 +37,8 @@ class SubmissionRecorder:
     ----------
     directories
         Folders below which a task's working directory may lie, besides the instance's own.
+    containers
+        Containers that tasks may ask for.
     processors
         Processors of the site, the greatest width of a task; None: not known.
     memory
@@ -52,6 +55,7 @@ class SubmissionRecorder:
         counters: TaskCounters,
         clock: Clock,
         directories: Sequence[str],
+        containers: ContainerPolicy,
         processors: int | None,
         memory: int | None,
     ) -> None:
@@ -62,6 +66,7 @@ class SubmissionRecorder:
         self._counters = counters
         self._clock = clock
         self._directories = directories
+        self._containers = containers
         self._processors = processors
         self._memory = memory
 
@@ -111,7 +116,7 @@ class SubmissionRecorder:
         if spec.memory is not None and spec.memory > (self._memory or math.inf):
             detail = f"needs {spec.memory} bytes of memory, and the site has {self._memory}"
             raise ServiceError("bad-value", 422, detail, where=f"{where}.memory")
-        return make_body(spec, self._directories, where)
+        return make_body(spec, self._directories, where, self._containers)
 
     def _refuse_width(self, width: int, agreed: int | None, where: str) -> None:
         """Refuse a task with more processors than the site or the agreement has."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bursar.engine.instance_tasks import InstanceTasks
 from bursar.engine.task_states import ABSENT, ENDING, HELD, SUCCEEDED, WAITING
+from bursar.model.campaign import spare_parents
 from bursar.remote.messages import TaskSpec, TaskState
 from bursar.service.engine.body_column import BodyColumn
 from bursar.service.engine.records import TaskLost, TasksAdded, pack_column
@@ -42,6 +43,9 @@ class SubmittedTasks(InstanceTasks):
     ----------
     after
         Tasks that must succeed first, by task that is not at its end.
+    allowed
+        How many of these may end without success, by task that can spare any and is not at its
+        end.
     retries
         By task, how often it is tried again after a failure, and the seconds before each such try;
         tasks that are not are left out.
@@ -60,6 +64,7 @@ class SubmittedTasks(InstanceTasks):
         super().__init__()
         self.most_losses: bytearray = bytearray()
         self.after: dict[int, tuple[int, ...]] = {}
+        self.allowed: dict[int, int] = {}
         self.retries: dict[int, tuple[int, float]] = {}
         self.bodies = BodyColumn()
         self.labels: dict[int, str] = {}
@@ -132,7 +137,10 @@ class SubmittedTasks(InstanceTasks):
             if states[task] == HELD:
                 self.after[task] = parents
                 self.size += EDGE * len(parents)
-                self.follow(task, parents)
+                spare = added.spares.get(task, 0)
+                if spare:
+                    self.allowed[task] = spare
+                self.follow(task, parents, spare)
         return new
 
     def start_all(self, tasks: Iterable[int]) -> None:
@@ -178,8 +186,10 @@ class SubmittedTasks(InstanceTasks):
                     continue
                 task = child
             edges -= 1
+            if self.spares.get(task):
+                self._spare_parent(task)
             # Reached over several parents a task ends once.
-            if self.states[task] == WAITING:
+            elif self.states[task] == WAITING:
                 self.move(task, ENDING)
                 ended.append(task)
                 self._unsuccessful.append(task)
@@ -218,8 +228,8 @@ class SubmittedTasks(InstanceTasks):
         if self.after:
             freed += EDGE * sum(len(self.after.get(task, ())) for task in tasks)
         self.size -= freed
-        few = (self.labels, self.after, self.retries, self.losses, self.failures, self.counted)
-        for column in few:
+        few = (self.labels, self.after, self.allowed, self.spares, self.retries)
+        for column in (*few, self.losses, self.failures, self.counted):
             # Most instances have none; the test saves look-ups for each of a million tasks.
             if column:
                 for task in tasks:
@@ -252,6 +262,7 @@ class SubmittedTasks(InstanceTasks):
             {t: need for t in left if (need := self.ready_tasks.bucket_of(t).memory)}
             if self.ready_tasks.states_memory
             else {},
+            {t: self.allowed[t] for t in left if t in self.allowed} if self.allowed else {},
         )
 
     def fix(self, first: int, count: int, state: int) -> None:
@@ -294,6 +305,11 @@ def columns_of(
         {first + i: tuple(sorted(set(s.after))) for i, s in enumerate(specs) if s.after},
         {first + i: (s.retries, s.retry_delay) for i, s in enumerate(specs) if s.retries},
         {first + i: s.memory for i, s in enumerate(specs) if s.memory is not None},
+        {
+            first + i: spare
+            for i, s in enumerate(specs)
+            if s.needs is not None and (spare := spare_parents(len(set(s.after)), s.needs))
+        },
     )
 
 

@@ -38,6 +38,7 @@ from bursar.engine.worker_connection import ConnectionHandler
 from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.allocation import AllocationLoad
 from bursar.model.errors import SiteError
+from bursar.model.surroundings import ContainerPolicy
 from bursar.service.engine.engine import ServiceEngine
 from bursar.service.engine.instance import Instance
 from bursar.service.interfaces import Clock
@@ -80,6 +81,8 @@ class WorkerServer(ConnectionHandler):
         Identity of the service, by which its processes are recognised.
     outlives
         Seconds for which workers go on without the service, and look for it.
+    containers
+        Containers that tasks may ask for.
     absence
         Seconds without a connection after which a worker's tasks run elsewhere.
     silence
@@ -103,6 +106,7 @@ class WorkerServer(ConnectionHandler):
         secret: str,
         run: str = "service",
         outlives: float = OUTLIVES,
+        containers: ContainerPolicy = "allowed",
         absence: float = ABSENCE,
         silence: float = SILENCE,
         seal_key: SealKeyFile | None = None,
@@ -116,6 +120,7 @@ class WorkerServer(ConnectionHandler):
         self._clock = clock
         self._run = run
         self._outlives = outlives
+        self._containers = containers
         self._silence = silence
         self._seal_key = seal_key
         self.on_change: Callable[[], None] = on_change or (lambda: None)
@@ -353,6 +358,7 @@ class WorkerServer(ConnectionHandler):
                 spill=SPILL,
                 outlives=self._outlives,
                 largest_value=LARGEST_VALUE,
+                containers=self._containers,
             )
         )
         # After the welcome, which every worker expects first.

@@ -18,19 +18,25 @@ Folder = Annotated[
         "--folder",
         metavar="DIR",
         envvar="BURSAR_TESTGRID",
-        help="Where all of it lies. Without it: a folder of yours in the temporary folder.",
+        help="Folder of the clusters. Default: a folder of yours in the temporary folder.",
     ),
 ]
 Cluster = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help="Such as slurm1.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="CLUSTER", help="Name of the cluster, such as slurm1.", show_default=False
+    ),
 ]
-Node = Annotated[str, typer.Argument(metavar="NODE", help="Such as n1.", show_default=False)]
+Node = Annotated[
+    str, typer.Argument(metavar="NODE", help="Name of the node, such as n1.", show_default=False)
+]
 
 
 def register(app: typer.Typer) -> None:
     """Adds this module's commands."""
     testgrid = typer.Typer(
-        no_args_is_help=True, help="Throwaway clusters under real Slurm, on this machine."
+        no_args_is_help=True,
+        help="Start, break and end throwaway clusters under real Slurm on this machine.",
     )
     for name, command in (
         ("up", start_grid),
@@ -47,13 +53,13 @@ def register(app: typer.Typer) -> None:
 
 
 def start_grid(
-    clusters: Annotated[int, typer.Option(metavar="N", help="How many.")] = 2,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Of each cluster.")] = 8,
+    clusters: Annotated[int, typer.Option(metavar="N", help="Number of clusters.")] = 2,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes of each cluster.")] = 8,
     cpus: Annotated[int, typer.Option(metavar="N", help="Processors that each node claims.")] = 12,
     latency: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="From a job's submission to its start at the soonest: 30s, 2m."
+            metavar="TIME", help="Shortest time from a job's submission to its start: 30s, 2m."
         ),
     ] = "0s",
     default_times: Annotated[
@@ -90,7 +96,7 @@ def start_grid(
 
 
 def show_status(folder: Folder = None, as_json: AsJson = False) -> int:
-    """Show clusters, nodes and jobs; exit status 1 when something of them does not run."""
+    """Show clusters, nodes and jobs; the exit status is 1 when a part of them does not run."""
     from bursar.cli.options import print_json
     from bursar_devtools.testgrid.local_grid import LocalTestGrid
 
@@ -134,7 +140,10 @@ def stop_node(
     cluster: Cluster,
     node: Node,
     at_once: Annotated[
-        bool, typer.Option("--at-once", help="The controller is told, instead of finding out.")
+        bool,
+        typer.Option(
+            "--at-once", help="Tell the controller that the node is down, which else finds out."
+        ),
     ] = False,
     folder: Folder = None,
     as_json: AsJson = False,
@@ -161,7 +170,8 @@ def start_node(
 def stop_controller(
     cluster: Cluster,
     crash: Annotated[
-        bool, typer.Option("--crash", help="It forgets what changed in its last seconds.")
+        bool,
+        typer.Option("--crash", help="Let the controller forget what changed in its last seconds."),
     ] = False,
     folder: Folder = None,
     as_json: AsJson = False,

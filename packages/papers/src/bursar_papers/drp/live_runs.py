@@ -172,7 +172,7 @@ class LiveAcquisition:
         """
         state = await self.manager.queue()
         waiting = sum(not job.running and not job.own for job in state.jobs)
-        return state.free, backfill_windows_of(project_queue(state)), waiting
+        return state.free, backfill_windows_of(project_queue(state).machine), waiting
 
     def _request(self, name: str, ask: AllocationRequest, copies: int) -> JobRequest:
         nodes = None

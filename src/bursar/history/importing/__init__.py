@@ -1,0 +1,1 @@
+"""Readers of what other tools record of tasks: texts in, observations out."""

@@ -1,0 +1,38 @@
+"""Columns of a table of plans that tell what is forecast of each."""
+
+from typing import TYPE_CHECKING
+
+from bursar.model.campaign import Goal, odds_in_words
+from bursar.planning.front import PlanOption
+from bursar.report.tables import money, span
+
+if TYPE_CHECKING:
+    from bursar.forecasts.campaign_forecast import CampaignForecast
+
+EXPLAINED_FORECASTS = (
+    "end and cost: half of such runs stay below the first figure, nine of ten below the second; "
+    "odds: probability that the goal is kept"
+)
+"""Line below the table."""
+
+
+def forecast_titles(currency: str) -> tuple[str, ...]:
+    """Return the titles of the columns."""
+    return "end 50 %", "by 90 %", f"cost, {currency}", "by 90 %", "odds"
+
+
+def forecast_cells(
+    option: PlanOption, forecast: "CampaignForecast | None", goal: Goal
+) -> list[str]:
+    """Return end at 50 and 90 %, cost at 50 and 90 %, and the odds of the goal, as printed."""
+    if forecast is None:
+        return ["", "", money(option.cost), "", ""]
+    cost = forecast.cost
+    limited = goal.deadline is not None or goal.budget is not None
+    return [
+        span(forecast.end.quantile(0.5)),
+        span(forecast.end.quantile(0.9)),
+        money(option.cost if cost is None else cost.quantile(0.5)),
+        "" if cost is None else money(cost.quantile(0.9)),
+        odds_in_words(forecast.odds(goal.deadline, goal.budget)) if limited else "",
+    ]
