@@ -406,6 +406,7 @@ def test_any_order_of_ends_leaves_one_result_and_no_hold(
     two.with_outputs = outputs  # type: ignore[attr-defined]
 
     _check(two)
+    assert two.core.store.fault is None
 
 
 def test_the_check_finds_a_race_that_forgets_its_winner(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,8 +73,8 @@ class RunExecution:
 
     Attributes
     ----------
-    past
-        Outcomes of earlier incarnations that stand.
+    past, journalled
+        Outcomes of earlier incarnations that stand, and the records of all their attempts.
     cause, reason
         What stopped the run before its tasks were done, and why; None while nothing has.
     unsettled
@@ -121,6 +121,7 @@ class RunExecution:
         self._work_folders = AttemptFolders(folder.work, self._tasks)
         self._survivors: SurvivingWorkers | None = None
         self.past: list[Outcome] = []
+        self.journalled: Sequence[AttemptRecord] = ()
         self._first = 0.0
         self._bookings: dict[str, str] = {}
         self._woken = asyncio.Event()
@@ -153,6 +154,7 @@ class RunExecution:
                 rows=journal.transfers,
             )
             journal = await self._end_what_was_killed(journal)
+            self.journalled = journal.records
             for outcome in journal.attempts:
                 self._work_folders.learn(outcome)
             # With retry_failed a failure does not stand: the task runs again, and its outcome is

@@ -329,6 +329,8 @@ def summarise(record: RunRecord) -> dict[str, Any]:
     recorded = [one.recorded for one in figures if one.recorded is not None]
     exit_status = EXIT_STATUS[info.state]
     met = None if late is None else not late
+    made = record.bill.copies
+    copies = {} if made is None else {"copies": msgspec.to_builtins(made)}
     return {
         "run": record.folder.name,
         "folder": str(record.folder.path),
@@ -343,7 +345,6 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "reused": info.reused,
         "reused_from": info.reused_from or None,
         "attempts": len(record.attempts),
-        "copies": None if record.bill.copies is None else msgspec.to_builtins(record.bill.copies),
         "makespan_s": makespan,
         "predicted_makespan_s": plan.makespan if amended_finish is None else amended_finish,
         "processors": plan.processors,
@@ -362,7 +363,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "deadline_met": met,
         "reason": proposal.get("reason", ""),
         "failures": failures_to_dict(record.failures),
-    }
+    } | copies
 
 
 def is_late(record: RunRecord) -> bool | None:

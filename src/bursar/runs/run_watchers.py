@@ -261,13 +261,15 @@ class StragglerWatch:
 
     def learn(self, outcome: Outcome, site: str) -> None:
         """Take in how long a task of this run took."""
-        if outcome.status is Status.SUCCEEDED:
+        if outcome.status is Status.SUCCEEDED and site in self.sites:
             kind, scale = self._kind_of(outcome.task)
             seconds = (outcome.end - outcome.start) * self._speed_at(site)
             insort(self._seen.setdefault(kind, []), seconds / scale)
 
     async def watch(self) -> None:
         """Look again and again until the run ends."""
+        for record in self.execution.journalled:
+            self.learn(record.outcome, record.site)
         while True:
             await asyncio.sleep(self._pause())
             self.look()
