@@ -209,6 +209,7 @@ class Simulator:
             durable=False,
             refresh=_refresh(campaign, plan),
             amendable=False,
+            has_files=False,
         )
         plan_used = plan or Plan.on_the_way(grid.sites[0].currency, str(policy))
         # Of kind simulated, so that nobody resumes it on real sites.

@@ -70,6 +70,8 @@ def load_asked(path: Path, options: "CampaignOptions") -> AskedCampaign:
         options.budget_factor,
         given=(options.deadline, options.budget),
     )
+    if options.copies:
+        campaign = replace(campaign, retry=replace(campaign.retry, copies=True))
     return AskedCampaign(campaign=campaign, sites=sites, broker=broker)
 
 

@@ -147,6 +147,16 @@ class CampaignOptions:
             rich_help_panel=RUNNING,
         ),
     ] = False
+    copies: Annotated[
+        bool,
+        typer.Option(
+            "--copies",
+            help="Start a task that takes longer than others of its kind a second time, on "
+            "processors that nothing else needs; the first success counts. Like copies = true in "
+            "[retry]; only for tasks that do nothing but print and make their outputs.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = False
     name: Annotated[
         str | None,
         typer.Option(help="Name of the run. A simulated run is kept only if it has a name."),
@@ -219,6 +229,15 @@ class CampaignOptions:
             rich_help_panel=SIMULATED,
         ),
     ] = 0.0
+    stragglers: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            min=0.0,
+            help="Share of attempts that take two to four times as long.",
+            rich_help_panel=SIMULATED,
+        ),
+    ] = 0.0
     hide_runtimes: Annotated[
         bool,
         typer.Option(
@@ -242,6 +261,7 @@ class CampaignOptions:
 REFUSED_BY_RUN: Mapping[str, str] = {
     "--spread": "real tasks take the time that they take; see bursar simulate",
     "--failures": "real attempts fail when they fail; see bursar simulate",
+    "--stragglers": "real attempts are slow when they are slow; see bursar simulate",
     "--hide-runtimes": "a real run learns runtimes where the campaign states none",
     "--policy": "goes with --replay RUN, which bursar simulate carries out",
 }

@@ -401,6 +401,7 @@ def simulate_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
     chance = ExecutionUncertainty(
         spread=options.spread,
         failures=options.failures,
+        stragglers=options.stragglers,
         seed=options.seed,
         hidden=options.hide_runtimes,
     )

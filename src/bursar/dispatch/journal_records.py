@@ -9,7 +9,7 @@ longer, and nothing is charged for a break.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -25,6 +25,15 @@ if TYPE_CHECKING:  # commands that only read a journal begin sooner without it
 
 REUSED_LEASE = "reused"
 """Name in place of a lease for a result that was taken from an earlier run."""
+
+OUTRUN = "the other attempt of the task was faster"
+"""Reason of an attempt that was stopped because another one, at the same time, had succeeded."""
+
+KILLED_COPY = "the run was killed while this copy of another attempt ran"
+"""Reason of a copy that a kill has cut off."""
+
+COPIED = "copy"
+"""Kind of the events that name copies of tasks that took long."""
 
 REUSED = "reused"
 """Kind of the events that name results taken from an earlier run."""
@@ -56,6 +65,36 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     def is_reused(self) -> bool:
         """Whether the result was taken from an earlier run, so that nothing ran here."""
         return self.lease == REUSED_LEASE
+
+    @property
+    def is_outrun(self) -> bool:
+        """Whether the attempt says nothing of its task, as another one ran at the same time."""
+        outcome = self.outcome
+        return outcome.status is Status.CANCELLED and outcome.reason in (OUTRUN, KILLED_COPY)
+
+
+class CopyStart(msgspec.Struct, frozen=True):
+    """
+    The text of an event: a copy of a task that took long was handed to a worker.
+
+    Parameters
+    ----------
+    attempt, of
+        Numbers of the copy, and of the attempt that ran already.
+    elapsed
+        Seconds for which the other attempt had run.
+    left, fresh
+        Seconds that the other attempt was expected to take yet, and that the copy was.
+    """
+
+    task: int
+    attempt: int
+    of: int
+    lease: str
+    worker: str
+    elapsed: float
+    left: float
+    fresh: float
 
 
 class ReusedResults(msgspec.Struct, frozen=True):
@@ -162,10 +201,17 @@ class JournalState:
         The last outcome of each task that has ended for good, by task.
 
         A task whose failures were forgotten has attempts past a final one: the
-        last attempt decides.
+        last attempt decides. One that another attempt has outrun never does.
         """
-        last = {record.outcome.task: record for record in self.records}
+        last = {r.outcome.task: r for r in self.records if not r.is_outrun}
         return [record.outcome for record in last.values() if record.final]
+
+
+def copies_of(events: Iterable[RunEvent]) -> list[CopyStart]:
+    """Return the copies that a run has made of tasks that took long, in order of time."""
+    return [
+        msgspec.json.decode(event.text, type=CopyStart) for event in events if event.kind == COPIED
+    ]
 
 
 def interrupted_attempts(journal: JournalState, since: float) -> list[AttemptRecord]:
@@ -183,6 +229,7 @@ def interrupted_attempts(journal: JournalState, since: float) -> list[AttemptRec
     """
     used: dict[str, int] = {}
     last_end: dict[str, float] = {}
+    copies = {(copy.task, copy.attempt) for copy in copies_of(journal.events)}
     for record in journal.records:
         last_end[record.lease] = max(last_end.get(record.lease, 0.0), record.outcome.end)
     found = []
@@ -205,7 +252,7 @@ def interrupted_attempts(journal: JournalState, since: float) -> list[AttemptRec
             # was handed out.
             start=min(max(start.time, last_end.get(start.lease, 0.0)), end),
             end=end,
-            reason="the run was killed",
+            reason=KILLED_COPY if (start.task, start.attempt) in copies else "the run was killed",
         )
         found.append(AttemptRecord(outcome, False, start.site, start.lease))
     return found

@@ -147,6 +147,9 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         Values of the variables that its steps name as secret. They are in no journal.
     devices
         Numbers of the GPUs that the task holds, of those of the site, from 0.
+    unpublished
+        Whether its outputs stay in the working directory, and the dispatcher publishes them: this
+        is a copy of an attempt that may succeed meanwhile.
     """
 
     task: int
@@ -166,6 +169,7 @@ class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     memory: int = 0
     secrets: dict[str, str] = {}
     devices: tuple[int, ...] = ()
+    unpublished: bool = False
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=10, array_like=True):

@@ -7,7 +7,7 @@ What follows a task starts when the end of the task is durable.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol
 
 from msgspec.structs import replace
@@ -17,8 +17,16 @@ from bursar.engine.attendance import OnDurable, let_go
 from bursar.engine.filling import TaskFilling
 from bursar.engine.held_tasks import blamed_claims
 from bursar.engine.instance_tasks import InstanceTasks
+from bursar.engine.task_copies import (
+    COPY,
+    CopyOwner,
+    EndedAttempt,
+    TaskRace,
+    failed_publishing,
+    judged_copy,
+)
 from bursar.engine.task_scheduler import LEAST
-from bursar.engine.task_states import ABSENT, CANCELLED, SUCCEEDED
+from bursar.engine.task_states import ABSENT, CANCELLED, CLAIMED, FAILED, SUCCEEDED
 from bursar.engine.worker_slots import Of, WorkerClaim, WorkerSlot
 from bursar.model.task import Outcome, Status
 
@@ -40,13 +48,15 @@ class AttemptEnd(AttemptRecord, Generic[Of], frozen=True, eq=False, gc=False):
     instance, task
         Instance of the task, and the number of the task there.
     state
-        Final state of the task; ABSENT: the task runs again.
+        Final state of the task; ABSENT: the task runs again; CLAIMED: another attempt goes on.
     attempts
         Number of attempts that counted, this one included.
     host
         Machine on which the task ran; empty: the task never ran.
     processors
         Processors that the attempt held; 0: none.
+    is_copy
+        Whether the attempt was a copy of another one; see :mod:`bursar.engine.task_copies`.
     """
 
     instance: Of
@@ -55,6 +65,7 @@ class AttemptEnd(AttemptRecord, Generic[Of], frozen=True, eq=False, gc=False):
     attempts: int
     host: str
     processors: int
+    is_copy: bool = False
 
 
 class EngineStore(Protocol[Of]):
@@ -120,12 +131,18 @@ class AttemptReactions(Generic[Of]):
     ----------
     filling
         Gives out the tasks that run again, and fills workers that may have room for tasks.
+    copies
+        Publishes and stops what copies need; None: no task has a copy.
+    races
+        Tasks with a copy, by number.
     """
 
     filling: TaskFilling[Of]
     owner: AttemptOwner[Of]
     store: EngineStore[Of]
     counters: AttemptCounters
+    copies: CopyOwner[Of] | None = None
+    races: dict[int, TaskRace[Of]] = field(default_factory=dict)
 
     def reported(
         self,
@@ -223,7 +240,7 @@ class AttemptReactions(Generic[Of]):
         """Let tasks run again, now or after a delay, whose last attempts are durable."""
         now = self.filling.clock.now()
         for end in ends:
-            if not end.final:
+            if end.state == ABSENT:
                 end.instance.tasks.recorded(end.task, now)
                 self.filling.again(end.instance)
 
@@ -255,6 +272,10 @@ class AttemptReactions(Generic[Of]):
         self.filling.scheduler.release(claim, LEAST if is_lost or seconds < LEAST else seconds)
         if worker.takes_followers:
             self.filling.chains.forget(claim)
+        if self.races and (race := self.races.get(claim.task)) is not None:
+            counts = status is not Status.CANCELLED and self.owner.uses_up_a_try(claim, reported)
+            self._end_in_race(race, claim, outcome, now, ends, counts=counts)
+            return outcome
         # Nearly all instances have none of either.
         failed = attempts_failed(tasks, task) if tasks.losses or tasks.failures else 0
         state: int | None
@@ -280,7 +301,8 @@ class AttemptReactions(Generic[Of]):
             # would adopt that one and drop the outcome of the other.
             state = tasks.judge(task, status, now, counts=counts, hold=True).state
             if self.owner.records_attempts:
-                tasks.attempts[task] = claim.attempt
+                # Its copy may have had the number after.
+                tasks.attempts[task] = max(claim.attempt, tasks.attempts.get(task, 0))
             elif state is None and is_repeatable:
                 # Also if no try was used up: the worker may bring the attempt back to the next
                 # life, which must not take it for one that goes on.
@@ -309,6 +331,54 @@ class AttemptReactions(Generic[Of]):
         )
         return outcome
 
+    def _end_in_race(
+        self,
+        race: TaskRace[Of],
+        claim: WorkerClaim[Of],
+        outcome: Outcome,
+        now: float,
+        ends: list[AttemptEnd[Of]],
+        *,
+        counts: bool,
+    ) -> None:
+        """
+        End one of two attempts of a task.
+
+        Parameters
+        ----------
+        counts
+            Whether a failure uses up a try; that of a copy never does.
+        """
+        assert self.copies is not None
+        tasks, task = claim.instance.tasks, claim.task
+        tasks.attempts[task] = max(claim.attempt, tasks.attempts.get(task, 0))
+        is_success = outcome.status is Status.SUCCEEDED
+        if counts and not is_success and claim is race.first and not race.is_won:
+            # Not judged: the task has not failed while its copy runs.
+            tasks.failures[task] = tasks.failures.get(task, 0) + 1
+        step = race.end(claim, outcome)
+        if step.winner is not None and race.has_files and step.winner[0].number & COPY:
+            problem = self.copies.publish(step.winner[0])
+            step = failed_publishing(step, problem) if problem else step
+        ends += [_end_of(ended, CLAIMED) for ended in step.ended]
+        if step.winner is not None:
+            winner, won = step.winner
+            tasks.durations.learn(winner.estimate, won.end - won.start, winner.worker.speed)
+            tasks.doomed.discard(task)
+            tasks.move(task, tasks.state_of_success)
+            ends.append(_end_of(step.winner, SUCCEEDED))
+        elif step.last is not None:
+            verdict = tasks.judge(task, Status.CANCELLED, now, counts=False, hold=True)
+            state = verdict.state
+            if state is not None:
+                tasks.end(task, state)
+            last = judged_copy(step.last, is_final=state == FAILED)
+            ends.append(_end_of(last, state or ABSENT))
+        if step.is_over:
+            del self.races[task]
+        if step.stop is not None:
+            self.copies.stop(step.stop)
+
     def _give_up(
         self, claim: WorkerClaim[Of], now: float, ends: list[AttemptEnd[Of]], *, has_left: bool
     ) -> None:
@@ -322,6 +392,10 @@ class AttemptReactions(Generic[Of]):
         """
         instance, task = claim.instance, claim.task
         tasks = instance.tasks
+        if self.races and task in self.races:
+            stopped = outcome_without_worker(claim, now, "it had not begun", Status.CANCELLED)
+            self._end(claim, stopped, now, ends)
+            return
         self.filling.scheduler.release(claim, 0.0)
         if claim.worker.takes_followers:
             self.filling.chains.forget(claim)
@@ -332,7 +406,7 @@ class AttemptReactions(Generic[Of]):
         if has_left:
             state = tasks.judge(task, Status.LOST, now, counts=False).state
             if self.owner.records_attempts:
-                tasks.attempts[task] = claim.attempt
+                tasks.attempts[task] = max(claim.attempt, tasks.attempts.get(task, 0))
         else:
             state = CANCELLED if task in tasks.doomed else None
             tasks.doomed.discard(task)
@@ -371,6 +445,25 @@ class AttemptReactions(Generic[Of]):
             worker.idle_since = now
             let_go(worker)
         self.filling.hurry(worker.pool)
+
+
+def _end_of(ended: EndedAttempt[Of], state: int) -> AttemptEnd[Of]:
+    """Return the end of one of two attempts, with the state of its task."""
+    claim, outcome = ended
+    worker, instance, task = claim.worker, claim.instance, claim.task
+    return AttemptEnd(
+        replace(outcome, task=task),  # without the mark of a copy
+        state not in (ABSENT, CLAIMED),
+        worker.site,
+        worker.lease,
+        instance,
+        task,
+        state,
+        attempts_failed(instance.tasks, task) + 1,
+        worker.host,
+        claim.processors,
+        bool(claim.number & COPY),
+    )
 
 
 def _told_of_loss(outcome: Outcome, state: int, losses: int) -> Outcome:

@@ -7,8 +7,8 @@ lost, and its tasks run elsewhere. It keeps each outcome until the outcome is du
 when it has no task and nothing to keep.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, Protocol
 
@@ -19,6 +19,7 @@ from bursar.engine.shared_resources import NO_RESOURCES, SharedMemory
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.worker_link import NO_LINK, WorkerLink
 from bursar.engine.worker_slots import Of, WorkerClaim, WorkerSlot
+from bursar.model.allocation import AllocationLoad
 
 OnDurable = Callable[[], None]
 """Called when what was recorded is durable."""
@@ -244,3 +245,73 @@ def _await_no_longer(worker: WorkerSlot[Of]) -> None:
     if worker.given_up is not None:
         worker.given_up.cancel()
         worker.given_up = None
+
+
+# Processors of leases whose workers are connected, and how many of these are busy.
+
+
+@dataclass(slots=True)
+class LeaseAttendance:
+    """Processors of a lease whose workers are connected, and the most that ever were."""
+
+    ready: int = 0
+    joined: int = 0
+    silent_since: float | None = None
+    left_at: float = 0.0
+
+    def come(self, processors: int) -> None:
+        """Count a worker that has connected."""
+        self.ready += processors
+        self.joined = max(self.joined, self.ready)
+        if self.ready == self.joined:
+            self.silent_since = None
+
+    def go(self, processors: int, now: float, *, took_leave: bool) -> None:
+        """Count a worker that is gone; one that took leave is not expected to return."""
+        self.ready -= processors
+        self.left_at = now
+        if not took_leave:
+            self.silent_since = now
+
+    @property
+    def absent(self) -> AllocationLoad:
+        """Load of the lease while none of its workers is connected."""
+        return AllocationLoad(
+            ready=0,
+            busy=0,
+            idle_since=self.left_at,
+            joined=self.joined,
+            silent_since=self.silent_since,
+        )
+
+
+def add_loads(workers: Iterable[tuple[str, int, int, float | None]]) -> dict[str, AllocationLoad]:
+    """
+    Add up connected workers by lease.
+
+    Parameters
+    ----------
+    workers
+        Lease, processors and used processors of each worker, and the time since which the worker
+        is idle, seconds since the epoch; None: it has tasks. Tasks that wait at a worker may use
+        more processors than there are; they hold none.
+    """
+    found: dict[str, AllocationLoad] = {}
+    for lease, processors, used, idle_since in workers:
+        busy = min(used, processors)
+        before = found.get(lease)
+        if before is None:
+            found[lease] = AllocationLoad(ready=processors, busy=busy, idle_since=idle_since)
+            continue
+        if idle_since is not None and before.idle_since is not None:
+            # A lease is idle from when its last worker became so, and not while one has tasks.
+            idle_since = max(idle_since, before.idle_since)
+        else:
+            idle_since = None
+        found[lease] = replace(
+            before,
+            ready=before.ready + processors,
+            busy=before.busy + busy,
+            idle_since=idle_since,
+        )
+    return found

@@ -8,9 +8,8 @@ from pathlib import Path
 from bursar.dispatch.journal_records import AttemptRecord, AttemptStart
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.engine.attempt_ends import AttemptReactions
-from bursar.engine.attendance import WorkerAttendance
+from bursar.engine.attendance import LeaseAttendance, WorkerAttendance
 from bursar.engine.filling import TaskFilling
-from bursar.engine.lease_loads import LeaseAttendance
 from bursar.engine.loop_clock import EngineClock
 from bursar.engine.run_tasks import RunTasks
 from bursar.engine.transactions import TransactionStore
@@ -22,6 +21,10 @@ SPILL = 64 * 1024
 
 DataAt = Callable[[int, str], Mapping[str, str]]
 """Function of a task and a site: paths of the task's input files there, by name."""
+
+
+PublishOutputs = Callable[[Path, Sequence[str]], str]
+"""Function of a working directory and the names of outputs there: why these are not published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,9 @@ class EngineSettings:
         Values of the variables that tasks name as secret, by name.
     priced_data
         Names of sites where data have a price, whose workers count what attempts carry.
+    publish
+        Publishes outputs, by their names, of a copy that has succeeded from its working directory,
+        which it removes; returns why not, empty: done. None: copies leave no files.
     on_outcome
         Called with the record of each outcome once it is durable.
     on_start
@@ -92,6 +98,7 @@ class EngineSettings:
     absence: float = 0.0
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     priced_data: Collection[str] = ()
+    publish: PublishOutputs | None = None
     on_outcome: Callable[[AttemptRecord], None] = lambda record: None
     on_start: Callable[[Sequence[int]], None] = lambda tasks: None
 
@@ -131,7 +138,8 @@ class RestoredAttempts:
         cls, starts: Sequence[AttemptStart], cut: Sequence[AttemptRecord] = ()
     ) -> "RestoredAttempts":
         """Return the attempts of a journal's open starts that were not given back."""
-        given = [start for start in starts if start.room]
+        # Of two attempts at the same time the first goes on; workers end copies when they return.
+        given = sorted([start for start in starts if start.room], key=lambda start: -start.attempt)
         return cls(
             starts={start.task: start for start in given},
             cut=cut,

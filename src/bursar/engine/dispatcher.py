@@ -16,15 +16,23 @@ from functools import partial
 
 from bursar.dispatch.credential import SILENCE
 from bursar.dispatch.journal import RunJournal
-from bursar.dispatch.journal_records import AttemptRecord
+from bursar.dispatch.journal_records import AttemptRecord, CopyStart
 from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.dispatch.wire import Hello
-from bursar.engine import reactor
-from bursar.engine.core import DataAt, EngineCore, EngineSettings, RestoredAttempts, RunPaths
+from bursar.engine import reactor, run_orders
+from bursar.engine.core import (
+    DataAt,
+    EngineCore,
+    EngineSettings,
+    PublishOutputs,
+    RestoredAttempts,
+    RunPaths,
+)
 from bursar.engine.figures import EngineFigures
 from bursar.engine.loop_clock import LoopClock
 from bursar.engine.pilot_listener import PilotListener
+from bursar.engine.reactor import STUBBORN
 from bursar.engine.run_tasks import RetriedFailures, RunTasks
 from bursar.engine.run_workers import InProcessEngineLink, RunWorkers
 from bursar.engine.shared_resources import SharedResources
@@ -32,14 +40,8 @@ from bursar.engine.transactions import GroupCommit
 from bursar.engine.worker_link import EngineLink, WorkerLink
 from bursar.model.campaign import Retry
 from bursar.model.errors import SiteError
+from bursar.model.money import Refusal
 from bursar.model.task import Outcome, Task
-
-STUBBORN = 10.0
-"""Seconds for a worker on another machine to report that its tasks were killed.
-
-After that the worker is taken to be gone. A scheduler may suspend a job: then the worker stands
-still for any time, and the connection remains.
-"""
 
 _ROUNDS = 3
 """Turns of the loop, more than enough for a connection that was just accepted to be made."""
@@ -58,7 +60,7 @@ class DispatchOptions:
         Lease whose processors run each task; None: any.
     again_at
         Lease, or what stands for one, to which tasks go that will run again; None: they stay.
-    delay, data, prefetch, keeps_starts, outlives, absence, secrets, priced_data
+    delay, data, prefetch, keeps_starts, outlives, absence, secrets, priced_data, publish
         See :class:`bursar.engine.core.EngineSettings`.
     restored
         Attempts of the run's earlier life that workers may still have, which went on without the
@@ -91,6 +93,7 @@ class DispatchOptions:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     resources: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     priced_data: Collection[str] = ()
+    publish: PublishOutputs | None = None
     restored: RestoredAttempts | None = None
     listening: socket.socket | None = None
     token: str = ""
@@ -189,6 +192,7 @@ class Dispatcher:
                 absence=options.absence,
                 secrets=options.secrets,
                 priced_data=options.priced_data,
+                publish=options.publish,
                 on_outcome=on_outcome or (lambda record: None),
                 on_start=on_start or (lambda tasks: None),
             ),
@@ -246,7 +250,9 @@ class Dispatcher:
             raise SiteError("the run is ending", transient=True)
         if hello.worker in self._core.workers:
             raise SiteError(f"a worker {hello.worker} is there already")
-        return InProcessEngineLink(self._core, reactor.worker_joined(self._core, hello, link))
+        worker = reactor.worker_joined(self._core, hello, link)
+        worker.shares_files = False  # what it makes is brought here
+        return InProcessEngineLink(self._core, worker)
 
     def now(self) -> float:
         """
@@ -268,6 +274,17 @@ class Dispatcher:
     def cancel(self, task: int) -> bool:
         """Cancel a task, and kill the attempt that runs."""
         return reactor.cancel(self._core, task)
+
+    def copy(self, task: int, worker: str, why: CopyStart) -> Refusal | None:
+        """
+        Start a copy of a task that runs, at a worker; see :func:`bursar.engine.run_orders.copy`.
+
+        Parameters
+        ----------
+        why
+            What is journalled of it; the engine fills in attempts and lease.
+        """
+        return run_orders.copy(self._core, task, worker, why)
 
     def assign(
         self,

@@ -1,14 +1,16 @@
 """What an owner reads of an engine: counts, loads and demand."""
 
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import islice
 
+from bursar.engine.attendance import add_loads
 from bursar.engine.core import EngineCore
-from bursar.engine.lease_loads import add_loads
 from bursar.engine.pool_demand import UnplaceableTasks
 from bursar.engine.ready_tasks import ANYWHERE
-from bursar.engine.run_tasks import TaskCounts
+from bursar.engine.run_tasks import RunTasks, TaskCounts
+from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.allocation import AllocationLoad
 from bursar.model.provisioning import ProcessorDemand
 
@@ -35,13 +37,16 @@ class EngineFigures:
     @property
     def is_done(self) -> bool:
         """Whether nothing runs and nothing more will."""
-        return self._core.queue.idle
+        # An attempt that was outrun is waited for: it is paid until it has ended.
+        return self._core.queue.idle and not self._core.reactions.races
 
     @property
     def counts(self) -> TaskCounts:
         """Number of tasks in each state; tasks prefetched by a worker count as waiting."""
         counts = self._core.queue.counts
-        running = sum(self.running().values())
+        # Each task once, whichever of its attempts runs.
+        copies = sum(len(r.running) - (not r.is_won) for r in self._core.reactions.races.values())
+        running = sum(self.running().values()) - copies
         waiting = counts.waiting + counts.running - running
         return replace(counts, running=running, waiting=waiting)
 
@@ -75,8 +80,10 @@ class EngineFigures:
         return found
 
     def left(self, lease: str) -> int:
-        """Return how many tasks bound to a lease are not at an end."""
-        return self._core.queue.tasks.ready_tasks.left(lease)
+        """Return how many tasks bound to a lease are not at an end, and copies of others there."""
+        races = self._core.reactions.races.values()
+        copies = sum(race.copy is not None and race.copy.worker.lease == lease for race in races)
+        return self._core.queue.tasks.ready_tasks.left(lease) + copies
 
     def leases(self) -> dict[str, AllocationLoad]:
         """Return the load of each lease that has workers, or had some that have gone silent."""
@@ -98,6 +105,24 @@ class EngineFigures:
                 else seen.absent
             )
         return found
+
+    def attempts(self) -> "list[WorkerClaim[RunTasks]]":
+        """Return the attempts that have begun, copies included."""
+        workers = self._core.workers.values()
+        return [c for w in workers for c in itertools.islice(w.claims.values(), w.running)]
+
+    def idle_workers(self) -> "list[WorkerSlot[RunTasks]]":
+        """Return the workers where copies may run: free processors, nothing is ready for."""
+        core = self._core
+        return [
+            worker
+            for worker in core.workers.values()
+            if worker.free > 0
+            and worker.open
+            and worker.shares_files
+            and core.is_open(worker)
+            and not self.widths_ready((worker.lease,))
+        ]
 
     def busy_leases(self) -> set[str]:
         """Return the leases whose processors have tasks."""

@@ -93,9 +93,23 @@ def resume_held(
         # outcome comes again and is dropped.
         if instance is not None and attempt in instance.tasks.counted.get(task, ()):
             continue
+        if instance is None and _has_copy(scheduler, worker, number, attempt):
+            continue
         if instance is None or not _goes_on(scheduler, worker, instance, task, attempt, admit):
             unwanted.append(number)
     return unwanted
+
+
+def _has_copy(
+    scheduler: TaskScheduler[Of], worker: WorkerSlot[Of], number: int, attempt: int
+) -> bool:
+    """Whether a worker is to go on with a copy, whose number is that of no task."""
+    claim = scheduler.claims.get(number)
+    return claim is not None and (claim.worker, claim.attempt, claim.recalled) == (
+        worker,
+        attempt,
+        False,
+    )
 
 
 def _goes_on(

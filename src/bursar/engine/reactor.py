@@ -11,15 +11,18 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from bursar.dispatch.journal_records import AttemptStart
+from msgspec.structs import replace
+
+from bursar.dispatch.folders import attempt_folder, folder_name
+from bursar.dispatch.journal_records import OUTRUN, AttemptStart
 from bursar.dispatch.wire import MAX_PIECE, Hello, Welcome, WireJob
 from bursar.engine import attendance, run_orders
 from bursar.engine.attempt_ends import AttemptCounters, AttemptEnd, AttemptReactions
-from bursar.engine.attendance import OnDurable, WorkerAttendance
+from bursar.engine.attendance import LeaseAttendance, OnDurable, WorkerAttendance
 from bursar.engine.core import SPILL, EngineCore, RestoredAttempts
 from bursar.engine.filling import TaskFilling
-from bursar.engine.lease_loads import LeaseAttendance
 from bursar.engine.run_tasks import RunTasks
+from bursar.engine.task_copies import COPY
 from bursar.engine.task_scheduler import Assignments
 from bursar.engine.task_states import CANCELLED, HELD
 from bursar.engine.transactions import EngineTransaction
@@ -27,6 +30,13 @@ from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
 from bursar.model.task import Outcome, Status, Task
+
+STUBBORN = 10.0
+"""Seconds for a worker on another machine to report that its tasks were killed.
+
+After that the worker is taken to be gone. A scheduler may suspend a job: then the worker stands
+still for any time, and the connection remains.
+"""
 
 # Workers.
 
@@ -95,7 +105,11 @@ def attach(core: EngineCore) -> EngineCore:
         scheduler=queue.scheduler, chains=queue.chains, owner=owner, clock=core.clock
     )
     core.reactions = AttemptReactions(
-        filling=core.filling, owner=owner, store=owner, counters=AttemptCounters()
+        filling=core.filling,
+        owner=owner,
+        store=owner,
+        counters=AttemptCounters(),
+        copies=owner,
     )
     return core
 
@@ -110,8 +124,9 @@ class RunReactions:
     Decides what becomes of a run's tasks.
 
     It is a :class:`bursar.engine.attendance.TaskOwner`, a
-    :class:`bursar.engine.attempt_ends.AttemptOwner`, a :class:`bursar.engine.filling.WorkSender`
-    and, over the run's transactions and its guard, a
+    :class:`bursar.engine.attempt_ends.AttemptOwner`, a
+    :class:`bursar.engine.task_copies.CopyOwner`, a :class:`bursar.engine.filling.WorkSender` and,
+    over the run's transactions and its guard, a
     :class:`bursar.engine.attempt_ends.EngineStore`.
     """
 
@@ -203,6 +218,21 @@ class RunReactions:
     def freed(self, instance: RunTasks) -> None:
         """Do nothing: a run's instance is never destroyed."""
 
+    def publish(self, claim: WorkerClaim[RunTasks]) -> str:
+        """Publish the outputs of a copy that has succeeded; return why not, empty: done."""
+        settings, task = self._core.settings, self._core.task(claim.task)
+        assert settings.publish is not None
+        name = attempt_folder(folder_name(claim.task, task.id), claim.attempt)
+        outputs = [file.name for file in task.outputs]
+        return settings.publish(settings.folders.work / name, outputs)
+
+    def stop(self, claim: WorkerClaim[RunTasks]) -> None:
+        """Have a worker stop the attempt that the other attempt of its task has outrun."""
+        core = self._core
+        cancel_at(core, claim.worker, [claim.number], 0.0, OUTRUN)
+        # A machine that stands still is a usual cause of long attempts: it does not follow orders.
+        core.clock.at(core.clock.now() + STUBBORN, partial(_give_up_stubborn, core, claim))
+
     def may_run(self, pool: str, user: str, now: float) -> float:
         return math.inf
 
@@ -233,7 +263,11 @@ class RunReactions:
             pending.records.extend(ends)
             # In one transaction with the outcomes: after a kill either both are there or neither
             # is.
-            outcomes = [end.outcome for end in ends]
+            outcomes = [
+                # The guard knows a copy by a number of its own.
+                replace(end.outcome, task=end.task | COPY) if end.is_copy else end.outcome
+                for end in ends
+            ]
             pending.transfers.extend(core.guard.settle(outcomes, core.clock.now()))
             if not all(end.final for end in ends):
                 pending.withheld.append(partial(core.reactions.try_again, ends))
@@ -324,8 +358,10 @@ def settle(core: EngineCore) -> None:
         return
     for record in restored.cut:
         outcome = record.outcome
-        if tasks.states[outcome.task] == HELD:
-            tasks.attempts[outcome.task] = outcome.attempt
+        # A copy has ended even if a worker has brought the first attempt back.
+        if tasks.states[outcome.task] == HELD or record.is_outrun:
+            known = tasks.attempts.get(outcome.task, 0)
+            tasks.attempts[outcome.task] = max(outcome.attempt, known)
             core.store.pending.records.append(record)
     for task in left:
         # Else a later life would take the start for an attempt that had begun.
@@ -360,6 +396,13 @@ def cancel(core: EngineCore, task: int) -> bool:
         True when no worker has the task, which will not start any more; False when a worker
         was told to stop the attempt.
     """
+    race = core.reactions.races.get(task)
+    if race is not None:
+        if not race.is_won:
+            core.queue.tasks.doomed.add(task)
+            for claim in race.running:
+                cancel_at(core, claim.worker, [claim.number], 0.0, "cancelled")
+        return race.is_won
     worker = core.queue.cancel(task)
     if worker is None:
         core.changed.set()
@@ -367,6 +410,13 @@ def cancel(core: EngineCore, task: int) -> bool:
         return task not in core.queue.tasks.doomed
     cancel_at(core, worker, [task], 0.0, "cancelled")
     return False
+
+
+def _give_up_stubborn(core: EngineCore, claim: WorkerClaim[RunTasks]) -> None:
+    """End the link to a pilot's worker that has not stopped an attempt for a long time."""
+    is_there = core.queue.scheduler.claims.get(claim.number) is claim
+    if is_there and claim.worker.is_pilot:
+        claim.worker.link.abort()
 
 
 def cancel_at(

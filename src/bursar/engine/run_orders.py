@@ -5,17 +5,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from bursar.dispatch.folders import folder_name
-from bursar.dispatch.journal_records import AttemptStart
+from bursar.dispatch.journal_records import COPIED, AttemptStart, CopyStart, RunEvent
+from bursar.dispatch.linux_processes import TASK
 from bursar.dispatch.wire import WireJob
 from bursar.engine.core import EngineCore
 from bursar.engine.run_tasks import RunTasks
+from bursar.engine.task_copies import COPY, TaskRace, claim_copy, may_have_copy
 from bursar.engine.task_scheduler import Assignments
 from bursar.engine.task_states import SUCCEEDED
 from bursar.engine.worker_link import WorkerLink
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
-from bursar.model.task import INPUTS_FILE, Secret, Task, Write, gathering_variables
+from bursar.model.task import INPUTS_FILE, Copy, Secret, Task, Write, gathering_variables
 
 
 def send(
@@ -139,6 +143,59 @@ def _give_withheld(
         link.give(jobs)
 
 
+TOLD_COPY = "BURSAR_COPY"
+"""Variable, 1, of an attempt that begins while another one of the same task runs."""
+
+
+def copy(core: EngineCore, task: int, name: str, why: CopyStart) -> Refusal | None:
+    """
+    Start a copy of a task that runs, at another worker or beside it, if all of that may be.
+
+    Parameters
+    ----------
+    name
+        Name of the worker.
+
+    Returns
+    -------
+    Refusal or None
+        Why not; None: it has started.
+    """
+    first, worker = core.queue.scheduler.claims.get(task), core.workers.get(name)
+    races, tasks, now = core.reactions.races, core.queue.tasks, core.clock.now()
+    if first is None or task in races or not may_have_copy(first):
+        return Refusal("the task does not run by itself any more", final=True)
+    if any(isinstance(step, Copy) and step.target_at_root for step in core.task(task).steps):
+        return Refusal("a step of the task writes into the run's files", final=True)
+    stopping = core.queue.draining or core.store.fault is not None
+    if (
+        worker is None
+        or stopping
+        or not (worker.open and core.is_open(worker) and worker.shares_files)
+        or not worker.has_room_for(tasks, task, worker.free)
+    ):
+        return Refusal("the processors are not free any more", final=False)
+    # The worst case of the copy is set aside beside that of the first attempt.
+    seconds = core.guard.admit(task | COPY, worker.lease, now)
+    if isinstance(seconds, Refusal):
+        return seconds
+    limit = core.task(task).wall_limit
+    seconds = seconds if limit is None else min(limit, seconds)
+    claim = claim_copy(core.queue.scheduler, first, worker, now, seconds)
+    has_files = core.settings.publish is not None and bool(core.task(task).outputs)
+    races[task] = TaskRace(first, claim, has_files)
+    told = msgspec.structs.replace(
+        why, task=task, attempt=claim.attempt, of=first.attempt, lease=worker.lease, worker=name
+    )
+    core.store.pending.events.append(RunEvent(now, COPIED, msgspec.json.encode(told).decode()))
+    transfers = core.guard.transfers()
+    core.store.pending.transfers.extend(transfers)
+    _note_starts(core, worker, [claim], now)
+    # Withheld always: after a kill the journal says which attempts were copies.
+    _give(core, worker, [claim], withhold=True)
+    return None
+
+
 def _gathering(core: EngineCore, number: int, task: Task) -> Task:
     """Return a task that gathers without its absent inputs, which it is told of."""
     states = core.queue.tasks.states
@@ -159,8 +216,12 @@ def _job_of_claim(core: EngineCore, claim: WorkerClaim[RunTasks], site: str) -> 
     task, data = core.task(claim.task), core.settings.data
     if claim.task in core.queue.gathering:
         task = _gathering(core, claim.task, task)
+    is_copy = claim.number != claim.task
+    if is_copy:
+        told = {TASK: str(claim.task), TOLD_COPY: "1"}
+        task = replace(task, environment={**task.environment, **told})
     return WireJob(
-        claim.task,
+        claim.number,
         claim.attempt,
         task.processors,
         # 0 means no limit to a worker: an allowance that is all but used up must not become one.
@@ -175,6 +236,7 @@ def _job_of_claim(core: EngineCore, claim: WorkerClaim[RunTasks], site: str) -> 
         memory=claim.memory,
         devices=claim.devices,
         secrets=_secrets_of(task, core.settings.secrets) if core.settings.secrets else {},
+        unpublished=is_copy and bool(task.outputs) and core.settings.publish is not None,
     )
 
 

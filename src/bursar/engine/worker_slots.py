@@ -138,6 +138,8 @@ class WorkerSlot(Generic[Of]):
         Name of the worker's machine.
     is_pilot
         Whether the worker runs on another machine, by the credential of a pilot.
+    shares_files
+        Whether its working directories are those of the run, which copies need.
     leaving
         Whether the worker gets no more tasks, and leaves when it has none.
     took_leave
@@ -186,6 +188,7 @@ class WorkerSlot(Generic[Of]):
     ahead: bool = True
     host: str = ""
     is_pilot: bool = False
+    shares_files: bool = True
     leaving: bool = False
     took_leave: bool = False
     withheld: int = 0

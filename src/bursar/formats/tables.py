@@ -423,10 +423,23 @@ class RetryTable(TomlTable, frozen=True):
         Duration, Meta(description="Wait before the second try; doubled before each further one.")
     ] = 1.0
     ceiling: Annotated[Duration, Meta(description="Longest wait between tries.")] = 60.0
+    copies: Annotated[
+        bool,
+        Meta(
+            description="Whether a task that takes longer than others of its kind may begin a "
+            "second time meanwhile, on processors that nothing else needs; the first success "
+            "counts. Only for tasks that do nothing but print and make their outputs."
+        ),
+    ] = False
 
     def retry(self) -> Retry:
         """Return the rules for tries."""
-        return Retry(attempts=self.attempts, backoff=self.backoff, ceiling=self.ceiling)
+        return Retry(
+            attempts=self.attempts,
+            backoff=self.backoff,
+            ceiling=self.ceiling,
+            copies=self.copies,
+        )
 
 
 class SecretsTable(TomlTable, frozen=True):

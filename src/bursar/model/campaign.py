@@ -395,11 +395,15 @@ class Retry:
         Seconds before the second try; doubled for each further one.
     ceiling
         Longest wait between tries, seconds.
+    copies
+        Whether a task that takes long may have a second attempt at the same time, on processors
+        that nothing else needs; the first success counts.
     """
 
     attempts: int = 3
     backoff: float = 1.0
     ceiling: float = 60.0
+    copies: bool = False
 
     def __post_init__(self) -> None:
         if self.attempts < 1:

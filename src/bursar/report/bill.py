@@ -6,7 +6,7 @@ held, rounded so that the sum over a lease's tasks is right to a micro-unit, and
 lease (its idle time and its fixed charge) is an item of its own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +20,7 @@ from bursar.market.purchasing import DisputeRecord
 from bursar.model.money import MICROS, DataPrices, ExchangeRate, Micros, format_amount, from_micros
 from bursar.model.task import Status, Task
 from bursar.provisioning.accounting import PilotUsage, agree
+from bursar.report.copy_costs import CopiesItem, copies_item
 from bursar.report.tables import plain, table_of
 
 if TYPE_CHECKING:
@@ -238,6 +239,8 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
         Machines that were bought of clouds.
     data
         Data that were brought and sent back, by site.
+    copies
+        What copies came to; None: there were none.
     """
 
     run: str
@@ -253,6 +256,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     disputes: list[DisputeRecord] = []
     machines: list[MachineItem] = []
     data: list[DataItem] = []
+    copies: CopiesItem | None = None
 
     @property
     def by_site(self) -> dict[str, Micros]:
@@ -265,7 +269,12 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """Return the bill as JSON, with amounts in whole micro-units and in currency units."""
         # Only where there are some: most bills have none.
-        some = {"disputes": self.disputes, "machines": self.machines, "data": self.data}
+        some: dict[str, Any] = {
+            "disputes": self.disputes,
+            "machines": self.machines,
+            "data": self.data,
+        }
+        some |= {} if self.copies is None else {"copies": self.copies}
         more = {name: msgspec.to_builtins(items) for name, items in some.items() if items}
         return {
             "run": self.run,
@@ -291,6 +300,7 @@ def make_bill(
     recorded: Mapping[str, PilotUsage] | None = None,
     recorded_at: Mapping[str, str] | None = None,
     disputes: Sequence[DisputeRecord] = (),
+    copies: Collection[tuple[int, int]] = (),
 ) -> Bill:
     """
     Make the bill of a run. Open leases of a run that goes on are not yet included.
@@ -309,6 +319,8 @@ def make_bill(
         What the sites' own records say of each lease, and at which site.
     disputes
         Bills of sites that are wrong.
+    copies
+        Task and attempt of each copy.
     """
     recorded, recorded_at = recorded or {}, recorded_at or {}
     paid = ledger.settled()
@@ -360,6 +372,7 @@ def make_bill(
         leases=items,
         figures=_figures(items, recorded, recorded_at),
         tasks=[_task_item(tasks[number], attempts) for number, attempts in by_task.items()],
+        copies=copies_item(by_task, copies),
         total=ledger.spent,
         granted=ledger.funded,
         held=ledger.held,
@@ -457,6 +470,8 @@ def print_bill(bill: Bill, *, every: bool = False, console: "Console | None" = N
     console.print(table_of(*heads, rows=tasks, right=slice(1, None)))
     if len(shown) < len(dearest):
         console.print(f"and {len(dearest) - len(shown)} more tasks (--all shows them)")
+    if bill.copies is not None:
+        console.print(f"copies: {bill.copies.words(bill.currency)}", soft_wrap=True)
     console.print()
     for one in bill.figures:
         console.print(f"{one.site}: {amount(one.amount)}; {one}", soft_wrap=True)

@@ -522,8 +522,10 @@ def result_rows(
     last: dict[int, tuple[AttemptRecord, int]] = {}
     for record in records:
         number = record.outcome.task
-        # Only the last attempt of each task is written, with the number of attempts.
-        last[number] = (record, last[number][1] + 1 if number in last else 1)
+        # Only the last attempt of each task is written, with the number of attempts; none that
+        # another one has outrun.
+        before, count = last.get(number, (record, 0))
+        last[number] = (before if record.is_outrun else record, count + 1)
     for number, task in enumerate(tasks):
         row: dict[str, Any] = {"task": task.id, "name": task.name}
         if task.parameters:

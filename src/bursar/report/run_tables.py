@@ -39,6 +39,13 @@ def print_summary(summary: Mapping[str, Any], console: "Console | None" = None) 
         f"({_foreseen(summary)} {span(summary['predicted_makespan_s'])})",
     )
     table.add_row("cost", _cost(summary))
+    if summary.get("copies"):
+        import msgspec
+
+        from bursar.report.copy_costs import CopiesItem
+
+        copies = msgspec.convert(summary["copies"], CopiesItem)
+        table.add_row("copies", copies.words(summary["currency"]))
     if summary.get("recorded_cpu_s") is not None:
         table.add_row("record", _record(summary))
     if summary.get("unsettled"):

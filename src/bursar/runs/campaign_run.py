@@ -35,6 +35,7 @@ from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.forecasting.forecast_truths import STOPPED, complete_truths
 from bursar.runs.forecasting.run_forecast import RunForecast
+from bursar.runs.forecasting.straggler_watch import straggler_watch
 from bursar.runs.notices import RunNotices, read_targets
 from bursar.runs.payments import RunPayments
 from bursar.runs.recording.history_recorder import HistoryRecorder, run_recorder
@@ -200,6 +201,8 @@ async def _carry_out(
             results.take_in(record)
             observed.take_in(record)
             forecast.take_in(record)
+            if stragglers is not None:
+                stragglers.learn(outcome, record.site)
             if record.final and outcome.status is not Status.SUCCEEDED:
                 task = workflow.tasks[outcome.task]
                 text = f"{task.id} {outcome.status}: {outcome.reason}"
@@ -215,6 +218,7 @@ async def _carry_out(
             on_outcome=took_in,
             on_event=tell,
         )
+        stragglers = straggler_watch(execution, campaign, environment, environment.history)
         signals = RunSignals(execution, tell)
         owned = False
         state: RunState = "failed"
@@ -247,6 +251,8 @@ async def _carry_out(
                     every = max(CHECK_INTERVAL, (plan.makespan or 0.0) / 100)
                     monitor = ReplanMonitor(execution, supply, forecast, every)
                     watches["the watch for a better plan"] = monitor.watch()
+                if stragglers is not None:
+                    watches["the watch for tasks that take long"] = stragglers.watch()
                 if environment.amendable:
                     amend = partial(_amend, execution, folder, campaign, info, payments)
                     watches["the watch for a changed goal"] = receive_amendments(folder, amend)

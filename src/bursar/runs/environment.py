@@ -97,6 +97,8 @@ class RunEnvironment:
         History that ended tasks and forecasts are added to; None: none is kept.
     is_forecast
         Whether the run's end and cost are forecast again and again while it goes on.
+    has_files
+        Whether tasks make the files that they state; not in simulated time.
     """
 
     sites: Mapping[str, Site]
@@ -115,3 +117,4 @@ class RunEnvironment:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     history: History | None = None
     is_forecast: bool = False
+    has_files: bool = True

@@ -16,6 +16,7 @@ from bursar.dispatch.journal_records import AttemptRecord, JournalState, RunEven
 from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.engine.core import RunPaths
 from bursar.engine.dispatcher import Dispatcher, DispatchOptions
+from bursar.engine.ready_tasks import MASK
 from bursar.engine.run_tasks import RetriedFailures, TaskCounts, is_retried
 from bursar.market.guard import BudgetDrain, BudgetEffect, BudgetGuard, BudgetHalt, budget_amount
 from bursar.market.lease import Lease
@@ -26,7 +27,7 @@ from bursar.model.money import Refusal, Transfer, from_micros
 from bursar.model.task import Outcome, Status, Task
 from bursar.runs.allocation_provisioner import AllocationProvisioner
 from bursar.runs.environment import RunEnvironment, RunWork
-from bursar.runs.folder import AttemptFolders, RunFolder
+from bursar.runs.folder import AttemptFolders, RunFolder, publish_outputs
 from bursar.runs.incarnations import (
     BEGIN,
     END,
@@ -72,8 +73,8 @@ class RunExecution:
 
     Attributes
     ----------
-    past
-        Outcomes of earlier incarnations that stand.
+    past, journalled
+        Outcomes of earlier incarnations that stand, and the records of all their attempts.
     cause, reason
         What stopped the run before its tasks were done, and why; None while nothing has.
     unsettled
@@ -120,6 +121,7 @@ class RunExecution:
         self._work_folders = AttemptFolders(folder.work, self._tasks)
         self._survivors: SurvivingWorkers | None = None
         self.past: list[Outcome] = []
+        self.journalled: Sequence[AttemptRecord] = ()
         self._first = 0.0
         self._bookings: dict[str, str] = {}
         self._woken = asyncio.Event()
@@ -142,15 +144,17 @@ class RunExecution:
             journal = await asyncio.to_thread(self._journal.load)
             self.guard = BudgetGuard(
                 budget_amount(self.goal.budget),
-                limit_of=lambda task: self._tasks[task].wall_limit,
+                # Copies have numbers above those of all tasks.
+                limit_of=lambda task: self._tasks[task & MASK].wall_limit,
                 data_of=lambda task: known_data(
-                    self._tasks[task], (self._folder.files, self._work.root)
+                    self._tasks[task & MASK], (self._folder.files, self._work.root)
                 ),
                 on_budget=dict(self.goal.on_budget),
                 currency=self._currency,
                 rows=journal.transfers,
             )
             journal = await self._end_what_was_killed(journal)
+            self.journalled = journal.records
             for outcome in journal.attempts:
                 self._work_folders.learn(outcome)
             # With retry_failed a failure does not stand: the task runs again, and its outcome is
@@ -196,9 +200,8 @@ class RunExecution:
                 now = self.dispatcher.now()
                 # The guard knows when a threshold of the budget is reached by what accrues: to look
                 # later would spend beyond it.
-                pause = min(
-                    self._environment.tick, self.guard.next_tick(now) - now, self._until_wake
-                )
+                until_wake = self._supply.wake - self.elapsed
+                pause = min(self._environment.tick, self.guard.next_tick(now) - now, until_wake)
                 await asyncio.wait(
                     {waiting, woken},
                     timeout=None if math.isinf(pause) else max(pause, 0.0),
@@ -347,11 +350,6 @@ class RunExecution:
         """Number of tasks in each state."""
         return self.dispatcher.figures.counts
 
-    @property
-    def _until_wake(self) -> float:
-        """Seconds until the supply wants to be asked; infinite for never."""
-        return max(0.0, self._supply.wake - self.elapsed)
-
     # Begin and end.
 
     async def _end_what_was_killed(self, past: JournalState) -> JournalState:
@@ -487,6 +485,7 @@ class RunExecution:
             retry_failed=self._retry_failed,
             last_seen=past.last_seen,
             priced_data=priced_data(environment.sites),
+            publish=partial(publish_outputs, self._folder) if environment.has_files else None,
         )
         return options if self._survivors is None else self._survivors.expected(options, past)
 

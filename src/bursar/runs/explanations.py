@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from bursar.broker.decision_reasons import DECISION, PlacementDecision, SiteDecision
-from bursar.dispatch.journal_records import AttemptRecord
+from bursar.dispatch.journal_records import AttemptRecord, CopyStart, copies_of
 from bursar.market.lease import Lease
 from bursar.market.purchasing import TRADE, DealRecord
 from bursar.model.errors import InputError, spelling_hint
@@ -19,6 +19,7 @@ from bursar.provisioning.accounting import (
     account_of,
     agree,
 )
+from bursar.report.tables import span
 from bursar.runs.folder import find_task
 from bursar.runs.pool_controller import ASKED, BOUNDS, AllocationStep
 from bursar.runs.run_record import RunRecord
@@ -297,13 +298,14 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
     begin = record.incarnations[0][0] if record.incarnations else 0.0
     if not _is_decided(record):
         reason = _planned(record, number)
+        copies = {c.attempt: c for c in copies_of(record.journal.events) if c.task == number}
         return [
             PlacementReason(
                 attempt=r.outcome.attempt,
                 site=r.site,
                 lease=r.lease,
                 at=r.outcome.start - begin,
-                why=reason,
+                why=_copied(copies[r.outcome.attempt]) if r.outcome.attempt in copies else reason,
                 status=str(r.outcome.status),
                 deals=tuple(deals.get(r.lease, ())),
             )
@@ -332,6 +334,14 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
                     )
                 )
     return placed
+
+
+def _copied(copy: CopyStart) -> str:
+    """Say why a task got a second attempt at the same time."""
+    return (
+        f"a copy on a free processor: attempt {copy.of} had run for {span(copy.elapsed)}, and "
+        f"{span(copy.left)} more were expected; of the copy {span(copy.fresh)}"
+    )
 
 
 def _taken(origin: str, record: AttemptRecord) -> PlacementReason:

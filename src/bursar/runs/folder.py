@@ -29,6 +29,7 @@ from bursar.model.matching import Brokering
 from bursar.model.money import Payer
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status, Task
+from bursar.worker.staging import RootNamespace, StagingError
 
 # The compiled campaign of a run: every task spelt out, independent of the campaign file.
 
@@ -520,3 +521,22 @@ class AttemptFolders:
                 # By name and not by age: an earlier incarnation may have made it.
                 if entry.name not in self._failed:
                     remove_tree(entry.path)
+
+
+def publish_outputs(run: RunFolder, folder: Path, names: Sequence[str]) -> str:
+    """
+    Publish outputs that a copy of a task has left in its working directory, and remove that.
+
+    Returns
+    -------
+    str
+        Why not all could be published; empty: they are among the run's files.
+    """
+    files = RootNamespace(str(run.path), os.path.abspath(run.files))
+    try:
+        for name in names:
+            files.publish(os.path.abspath(folder), name, stays=False)
+    except (StagingError, OSError, ValueError) as error:
+        return str(error)
+    remove_tree(os.path.abspath(folder))
+    return ""

@@ -155,7 +155,7 @@ def read_earlier(folder: RunFolder) -> EarlierRun | None:
     if recorded is None:
         return None
     journal = read_journal(folder.journal_file)
-    last = {record.outcome.task: record for record in journal.records}
+    last = {r.outcome.task: r for r in journal.records if not r.is_outrun}
     records = {task: record for task, record in last.items() if record.final}
     return EarlierRun(folder=folder, recorded=recorded, records=records)
 

@@ -20,7 +20,13 @@ from bursar.dispatch.journal import (
     is_written,
     read_journal,
 )
-from bursar.dispatch.journal_records import REUSED, AttemptRecord, JournalState, ReusedResults
+from bursar.dispatch.journal_records import (
+    REUSED,
+    AttemptRecord,
+    JournalState,
+    ReusedResults,
+    copies_of,
+)
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.market.purchasing import DISPUTE, DisputeRecord
@@ -142,6 +148,7 @@ class RunRecord:
             self.recorded,
             self.recorded_at,
             self.disputes,
+            {(copy.task, copy.attempt) for copy in copies_of(self.journal.events)},
         )
         rates = {site.name: site.exchange for site in self.info.sites if site.exchange}
         figures = [
@@ -323,6 +330,8 @@ def summarise(record: RunRecord) -> dict[str, Any]:
     recorded = [one.recorded for one in figures if one.recorded is not None]
     exit_status = EXIT_STATUS[info.state]
     met = None if late is None else not late
+    made = record.bill.copies
+    copies = {} if made is None else {"copies": msgspec.to_builtins(made)}
     return {
         "run": record.folder.name,
         "folder": str(record.folder.path),
@@ -356,7 +365,7 @@ def summarise(record: RunRecord) -> dict[str, Any]:
         "forecast": fans[-1][1].to_dict() if (fans := fans_of(record.journal.events)) else None,
         "reason": proposal.get("reason", ""),
         "failures": failures_to_dict(record.failures),
-    }
+    } | copies
 
 
 def is_late(record: RunRecord) -> bool | None:

@@ -83,7 +83,7 @@ def read_logs(folder: RunFolder, task: str, attempt: int | None) -> AttemptLogs:
     records = read_attempts(folder.journal_file, number)
     if not records:
         raise InputError(f'task "{task}" has not ended yet: nothing is kept of it')
-    record = records[-1]
+    record = next((r for r in reversed(records) if not r.is_outrun), records[-1])
     if attempt is not None:
         known = {r.outcome.attempt: r for r in records}
         if attempt not in known:

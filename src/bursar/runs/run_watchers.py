@@ -1,4 +1,4 @@
-"""What acts on a run from beside: signals that end it, and replanning when it misses its goal."""
+"""What acts on a run from beside: signals, replanning for the goal, copies of what takes long."""
 
 import asyncio
 import math
@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.campaign import Campaign, Goal, odds_in_words
@@ -18,6 +19,9 @@ from bursar.runs.forecasting.live_forecast import ForecastUpdate
 from bursar.runs.forecasting.run_forecast import RunForecast
 from bursar.runs.notices import RunNotices
 from bursar.runs.supply import UNSENT, PlannedSupply
+
+if TYPE_CHECKING:
+    pass
 
 # Signals that end a run, before the begin and afterwards.
 

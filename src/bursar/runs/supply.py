@@ -219,6 +219,8 @@ class Supply(AllocationObserver):
         if record.final:
             succeeded = record.outcome.status is Status.SUCCEEDED
             self.run.provision.finished(lease if succeeded else None)
+        if lease is not None and record.lease != lease:  # of a copy on processors of others
+            self.run.provision.finished(record.lease)
 
     def on_fault(self, error: BursarError, allocation: Allocation) -> bool:
         """Make up for an allocation that has failed; return False where that ends the run."""

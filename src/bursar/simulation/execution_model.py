@@ -23,6 +23,8 @@ class ExecutionUncertainty:
         Standard deviation of a runtime over its estimate, which is its mean; log-normal.
     failures
         Share of attempts that fail, at a uniformly drawn part of their time.
+    stragglers
+        Share of attempts that take two to four times as long.
     seed
         Seed of all draws, which depend only on it, the task and the attempt.
     hidden
@@ -36,6 +38,7 @@ class ExecutionUncertainty:
 
     spread: float = 0.0
     failures: float = 0.0
+    stragglers: float = 0.0
     seed: int = 0
     hidden: bool = False
 
@@ -44,6 +47,8 @@ class ExecutionUncertainty:
             raise InputError(f"must not be negative, got {self.spread:g}", where="spread")
         if not 0 <= self.failures < 1:
             raise InputError(f"a share from 0 to below 1, got {self.failures:g}", where="failures")
+        if not 0 <= self.stragglers <= 1:
+            raise InputError(f"a share from 0 to 1, got {self.stragglers:g}", where="stragglers")
         if self.seed < 0:
             raise InputError(f"must not be negative, got {self.seed}", where="seed")
 
@@ -123,7 +128,7 @@ class ExecutionModel:
         work = self._work.get(task, self._workflow.tasks[task].runtime or 0.0)
         seconds = work / self._sites[site].speed
         chance = self._chance
-        if not chance.spread and not chance.failures:
+        if not (chance.spread or chance.failures or chance.stragglers):
             return seconds, True
         if chance.spread:  # of the task: cut short, it takes as long the next time
             stretch = float(np.random.default_rng([chance.seed, task]).standard_normal())
@@ -131,6 +136,9 @@ class ExecutionModel:
             # spread.
             variance = math.log1p(chance.spread**2)
             seconds *= math.exp(math.sqrt(variance) * stretch - variance / 2)
+        if chance.stragglers:  # of the attempt: another one may be as fast as usual
+            slow, factor = np.random.default_rng([chance.seed, task, number, 1]).random(2).tolist()
+            seconds *= 2 + 2 * factor if slow < chance.stragglers else 1
         # From seed, task and attempt alone, never from a stream: an attempt goes the same way
         # whichever strategy runs it, and whenever, so that strategies are compared on the same
         # luck.

@@ -27,6 +27,7 @@ from bursar.dispatch.wire import (
     WireJob,
     frame,
 )
+from bursar.engine.ready_tasks import MASK
 from bursar.market.lease import Lease
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import InputError, SiteError
@@ -157,8 +158,9 @@ class SimulatedWorker(asyncio.Protocol):
             job = self._queue.popleft()
             self._free -= job.processors
             now = self._epoch + self._loop.time()
-            start = max(now, self._world.data_at(job.task, self._site))
-            seconds, succeeds = self._world.attempt(job.task, job.attempt, self._site)
+            task = job.task & MASK  # of a copy, too
+            start = max(now, self._world.data_at(task, self._site))
+            seconds, succeeds = self._world.attempt(task, job.attempt, self._site)
             status = Status.SUCCEEDED if succeeds else Status.FAILED
             if job.limit and seconds > job.limit:
                 seconds, status = job.limit, Status.TIMED_OUT
@@ -177,7 +179,7 @@ class SimulatedWorker(asyncio.Protocol):
         self._wait_limit.learn(end - start)
         succeeded = status is Status.SUCCEEDED
         if succeeded:
-            self._world.succeeded(job.task, self._site, end)
+            self._world.succeeded(job.task & MASK, self._site, end)
         self._report_outcome(
             Outcome(
                 task=job.task,

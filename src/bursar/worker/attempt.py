@@ -39,7 +39,7 @@ from bursar.worker.program_surroundings import (
 )
 from bursar.worker.python_calls import CallAnswer, is_plain
 from bursar.worker.spawning import ProcessUsage, how_ended
-from bursar.worker.staging import StagingError, copy_for, gather, link_in, substitute
+from bursar.worker.staging import StagingError, copy_for, gather, link_in, substitute, to_publish
 from bursar.worker.workspace import log_name, when_changed
 
 if TYPE_CHECKING:
@@ -493,7 +493,7 @@ class Attempt:
 
     def _succeed(self) -> Outcome:
         try:
-            for name in self.job.outputs:
+            for name in to_publish(self.job, self._folder):
                 self.home.files.publish(self._folder, name, stays=self._stays)
         except _ATTEMPT_ERRORS as error:
             return self._end(Status.FAILED, _line(error))
@@ -574,7 +574,7 @@ class Attempt:
         elif not self._scratch:
             place.leave(self._folder)
             # What a failed task has left behind is kept for its user to look at.
-            if status is Status.SUCCEEDED:
+            if status is Status.SUCCEEDED and not self.job.unpublished:
                 remove_tree(self._folder)
         else:
             self._clear_scratch(status)

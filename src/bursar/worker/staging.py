@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from bursar.dispatch.wire import WireJob
 from bursar.model.task import INPUTS_FILE, Copy, gathering_variables
 
 
@@ -160,6 +161,23 @@ class RootNamespace(NamedTuple):
             # The working directory is about to go: giving the file another name is cheaper than a
             # copy.
             copy_whole(source, self.target(name))
+
+
+def to_publish(job: WireJob, folder: str) -> Sequence[str]:
+    """
+    Return the outputs that the worker publishes: none of a copy, which must have made all.
+
+    Raises
+    ------
+    StagingError
+        When a copy did not make one.
+    """
+    if not job.unpublished:
+        return job.outputs
+    for name in job.outputs:
+        if not os.path.exists(os.path.join(folder, name)):
+            raise StagingError(f'output "{name}" was not made')
+    return ()
 
 
 def link_in(path: str, folder: str, name: str) -> None:

@@ -26,6 +26,7 @@ from bursar.dispatch.wire import (
 )
 from bursar.dispatch.worker_listener import WorkerListener
 from bursar.engine import attendance
+from bursar.engine.attendance import add_loads
 from bursar.engine.core import SPILL
 from bursar.engine.lease_admission import (
     AdmittedLease,
@@ -33,7 +34,6 @@ from bursar.engine.lease_admission import (
     derived_token,
     make_credential,
 )
-from bursar.engine.lease_loads import add_loads
 from bursar.engine.worker_connection import ConnectionHandler
 from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.allocation import AllocationLoad
