@@ -1,6 +1,7 @@
 """What every test may use."""
 
 import atexit
+import itertools
 import os
 import shutil
 import tempfile
@@ -30,9 +31,17 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
+_numbers = itertools.count()
+
 DATA = Path(
     os.environ.get("BURSAR_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")
 )
+
+
+def pytest_runtest_setup() -> None:
+    """No test knows how long the tasks of another one took."""
+    file = Path(os.environ["XDG_STATE_HOME"]) / f"history-{next(_numbers)}.sqlite"
+    os.environ["BURSAR_HISTORY"] = str(file)
 
 
 @pytest.fixture(scope="session")

@@ -292,7 +292,7 @@ class Goal:
     currency: str | None = None
     trade_off: float | None = None
     on_budget: Mapping[float, BudgetAction] = field(default_factory=dict)
-    confidence: float = CONFIDENCE
+    confidence: float = field(default=CONFIDENCE, repr=False)
 
     def __post_init__(self) -> None:
         if self.deadline is not None and not (0 < self.deadline < math.inf):

@@ -217,9 +217,9 @@ class Supply(AllocationObserver):
             Lease to which the task is bound; None: none.
         """
         if record.final:
-            succeeded = record.outcome.status is Status.SUCCEEDED
-            self.run.provision.finished(lease if succeeded else None)
-        if lease is not None and record.lease != lease:  # of a copy on processors of others
+            status = record.outcome.status
+            self.run.provision.finished(lease if status is Status.SUCCEEDED else None)
+        if lease not in (None, record.lease):  # of a copy on processors of others
             self.run.provision.finished(record.lease)
 
     def on_fault(self, error: BursarError, allocation: Allocation) -> bool:
@@ -434,14 +434,13 @@ class PlannedSupply(Supply):
         self._stretch = 1.0
         self._faults: dict[str, int] = {}  # in a row, by site
         self._pilots = 0
-        self._inherited: dict[int, str] = {}  # leases by number of the pilot, for the first plan
         self._cut: dict[int, float] = {}
+        self._inherited: dict[int, str] = {}  # leases by number of the pilot, for the first plan
 
     @property
     def can_rebuy(self) -> bool:
         """Whether what is left can be planned anew, and processors bought anew, at any time."""
-        bought = [purchase.slot.leased for purchase in self.plan.purchases]
-        return self.replan is not None and bool(bought) and all(bought)
+        return self.replan is not None and {p.slot.leased for p in self.plan.purchases} == {True}
 
     @property
     def is_planning(self) -> bool:
