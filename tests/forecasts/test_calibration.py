@@ -62,3 +62,9 @@ def test_own_scores_count_more_than_those_of_other_campaigns():
         found = Distribution.of(base, scores=scores)
         width[name] = found.quantile(0.9) - found.quantile(0.1)
     assert width["both"] < width["others"] / 2
+
+
+def test_one_run_that_missed_badly_does_not_make_the_next_forecast_absurd():
+    base = np.exp(np.random.default_rng(2).normal(3.0, 0.1, 200))
+    found = Distribution.of(base, scores=[EarlierScore(40.0)])
+    assert found.quantile(0.9) < 3 * Distribution.of(base).quantile(0.9)

@@ -8,6 +8,7 @@ has checked is taken at its word.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,7 @@ def foresee(
     try:
         known, scores = _looked_up(campaign, sites, history)
     except BursarError as error:
-        warn_on_stderr(f"run times are not known from earlier runs: {error}")
+        _warn_once(f"run times are not known from earlier runs: {error}")
         known, scores = None, ((), ())
     if known is None or not known.executions:
         return ForeseenCampaign(campaign=campaign)
@@ -110,3 +111,8 @@ def _looked_up(
     if not isinstance(source, History):
         return known, ((), ())
     return known, source.forecast_scores(campaign.name, known.basis, 0.0)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    warn_on_stderr(text)

@@ -41,6 +41,13 @@ BEYOND = 0.25
 MEMORY = 300
 """Scores that a correction looks at, the newest."""
 
+NEAREST = 0.02
+"""Smallest unit of scores (logarithm): no forecast is sure to less than two per cent."""
+
+FARTHEST = 2.0
+FARTHER = 0.25
+"""Farthest score that counts as what it is, with the first score and with each further one."""
+
 LEAST = 1e-6
 """Smallest quantity; less counts as much, since scores compare factors."""
 
@@ -94,9 +101,11 @@ class Distribution:
     ) -> "Distribution":
         """Return the distribution of draws in any order; scores are given with the newest last."""
         newest = sorted(scores[-MEMORY:])
+        # One run that missed badly must not make the next forecast absurd.
+        most = FARTHEST + FARTHER * len(newest)
         return cls(
             draws=np.sort(np.asarray(draws, dtype=np.float64)),
-            scores=np.array([one.score for one in newest]),
+            scores=np.array([min(max(one.score, -most), most) for one in newest]),
             weights=np.array([one.weight for one in newest]),
             offset=offset,
         )
@@ -175,7 +184,7 @@ def score_beside(ahead: float, quantiles: tuple[float, float, float]) -> float:
 def _units_of(quantiles: tuple[float, float, float]) -> tuple[float, float, float]:
     """Return the logarithm of the median, and the distances to the quantiles on each side."""
     low, middle, high = (math.log(max(value, LEAST)) for value in quantiles)
-    return middle, max(middle - low, 1e-3), max(high - middle, 1e-3)
+    return middle, max(middle - low, NEAREST), max(high - middle, NEAREST)
 
 
 def _own_quantile(draws: FloatArray, share: float) -> float:

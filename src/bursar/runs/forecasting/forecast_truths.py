@@ -13,7 +13,6 @@ from bursar.model.money import from_micros
 from bursar.report.run_report import RunClock
 from bursar.runs.amendments import AMENDED, AmendmentReply
 from bursar.runs.recording.history_recorder import execution_name
-from bursar.runs.recording.user_history import NOT_ADDED
 from bursar.runs.run_record import RunRecord
 from bursar.sqlite_file import warn_on_stderr
 
@@ -102,4 +101,4 @@ def complete_truths(history: History | None, record: RunRecord) -> None:
             name = execution_name(record.folder, record.info)
             history.add_truths(name, truths_of(record, history.forecasts(name)))
     except BursarError as error:
-        warn_on_stderr(NOT_ADDED.format(error))
+        warn_on_stderr(f"what came of its forecasts is not kept: {error}")
