@@ -10,6 +10,7 @@ from bursar.api.quoting import quote_strategy
 from bursar.api.site_resolution import RUNS
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.feasibility import PaceEstimate
+from bursar.forecasts.fan import ForecastFan
 from bursar.market.lease import Lease
 from bursar.model.campaign import Goal
 from bursar.model.errors import BursarError, InputError
@@ -18,6 +19,7 @@ from bursar.model.task import Status
 from bursar.report.tables import amount, span
 from bursar.runs.amendments import request_amendment, validated_goal
 from bursar.runs.folder import RunFolder
+from bursar.runs.forecasting.journalled import fans_of
 from bursar.runs.run_record import RunRecord, read_run
 
 
@@ -39,6 +41,8 @@ class AmendmentForecast:
         None when unknown.
     currency
         Currency of every amount.
+    fan
+        Last forecast of the run of itself; None: it has made none.
     """
 
     run: str
@@ -50,12 +54,18 @@ class AmendmentForecast:
     quote: Quote | None = None
     finish: float | None = None
     cost: float | None = None
+    fan: ForecastFan | None = None
 
     @property
     def feasible(self) -> bool:
         """Whether the goal should be met."""
         if self.quote is not None:
             return self.quote.feasible
+        if self.fan is not None:
+            # Nine of ten such runs keep the goal.
+            late = _over(max(self.fan.end_s.p90, self.elapsed), self.goal.deadline)
+            cost = None if self.fan.cost is None else max(self.fan.cost.p90, self.spent)
+            return not late and not _over(cost, self.goal.budget)
         late = _over(self.finish, self.goal.deadline)
         return not late and not _over(self.cost, self.goal.budget)
 
@@ -69,6 +79,12 @@ class AmendmentForecast:
             parts.append(f"should end {span(self.finish)} from its begin")
         if self.cost is not None:
             parts.append(f"should cost {amount(self.cost, self.currency)}")
+        if self.fan is not None:
+            sure = f"with 90 % it ends within {span(max(self.fan.end_s.p90, self.elapsed))}"
+            if self.fan.cost is not None:
+                most = amount(max(self.fan.cost.p90, self.spent), self.currency)
+                sure += f" and costs at most {most}"
+            parts.append(sure)
         met = "meets" if self.feasible else "misses"
         return f"the plan {met} the goal: {', '.join(parts) or 'nothing is known yet'}"
 
@@ -86,6 +102,7 @@ class AmendmentForecast:
             "reason": self.reason,
             "expected_finish_s": self.finish,
             "expected_cost": self.cost,
+            "forecast": None if self.fan is None else self.fan.to_dict(),
             "counter_offers": offers,
         }
 
@@ -213,6 +230,12 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
     finish = pace.finish(elapsed)
     rate = sum(lease.rate for lease in record.leases if lease.end is None)
     cost = None if finish is None else spent + rate * max(0.0, finish - elapsed)
+    fans = fans_of(record.journal.events)
+    fan = fans[-1][1] if fans else None
+    if fan is not None:
+        # A pace knows nothing of tasks that are longer than those before, or wait for others.
+        finish = max(fan.end_s.p50, elapsed)
+        cost = cost if fan.cost is None else max(fan.cost.p50, spent)
     return AmendmentForecast(
         run=name,
         folder=record.folder.path,
@@ -222,6 +245,7 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
         currency=plan.currency,
         finish=finish,
         cost=cost,
+        fan=fan,
     )
 
 
