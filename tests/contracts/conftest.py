@@ -14,6 +14,7 @@ def folder(
     """Give an empty folder for commands, and end what they leave."""
     # What another test has run must not tell run times.
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    monkeypatch.delenv("BURSAR_HISTORY", raising=False)
     folder = CommandFolder(tmp_path)
     yield folder
     folder.close()

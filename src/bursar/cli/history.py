@@ -62,10 +62,10 @@ def register(app: typer.Typer) -> None:
 
 def show_forecasts(
     campaign: Annotated[
-        str | None, typer.Option("--campaign", metavar="NAME", help="Only runs of this campaign.")
+        str | None, typer.Option("--campaign", metavar="NAME", help="Count runs of this campaign alone.")
     ] = None,
     site: Annotated[
-        str | None, typer.Option("--site", metavar="NAME", help="Only runs at this site.")
+        str | None, typer.Option("--site", metavar="NAME", help="Count runs at this site alone.")
     ] = None,
     save: Annotated[
         Path | None,

@@ -342,7 +342,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
 PURPOSES = {
     "Plan and run": "plan match run attach stop amend retry simulate tune",
     "Look and collect": "runs tasks logs table report bill pilots why why-not tag compare clean "
-    "history",
+    "history forecasts",
     "Money and market": "ledger quote tender bargain auctions bid exchange",
     "Services and sites": "sites replicas submit watch results instance account top serve owner "
     "certs tokens",
