@@ -62,7 +62,8 @@ def register(app: typer.Typer) -> None:
 
 def show_forecasts(
     campaign: Annotated[
-        str | None, typer.Option("--campaign", metavar="NAME", help="Count runs of this campaign alone.")
+        str | None,
+        typer.Option("--campaign", metavar="NAME", help="Count runs of this campaign alone."),
     ] = None,
     site: Annotated[
         str | None, typer.Option("--site", metavar="NAME", help="Count runs at this site alone.")

@@ -471,8 +471,8 @@ class InstanceTasks:
             tries, wait = self._rule_of(task, failures)
             if failures >= tries:
                 return RetryVerdict(STATE_OF[status])
-        elif self.failures.get(task, 0) >= self._tries_of(task):
-            # Its last try has failed while a copy ran, which has now ended without success, too.
+        elif self.most_losses is None and self.failures.get(task, 0) >= self._tries_of(task):
+            # In a run: the last try failed while a copy ran, which has ended without success, too.
             return RetryVerdict(FAILED)
         self._send_back(task)
         if hold:
