@@ -21,7 +21,7 @@ from bursar.model.task import Value
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedLog:
     """
-    What a log holds.
+    Observations and executions of a log.
 
     Parameters
     ----------
@@ -150,6 +150,12 @@ def is_absent(text: str | None) -> bool:
     return text is None or text.strip() in _ABSENT
 
 
+def stated(row: Mapping[str, str], name: str) -> str | None:
+    """Return the text of a field; None where the field is missing or tells nothing."""
+    text = row.get(name)
+    return None if is_absent(text) else text
+
+
 def bad_field(name: str, text: str, expected: str) -> InputError:
     """Return the error of a field that holds something else."""
     return InputError(f'expected {expected}, got "{text[:40]}"', where=name)
@@ -164,8 +170,7 @@ def number_of(row: Mapping[str, str], name: str) -> float | None:
     InputError
         When the field holds something else.
     """
-    text = row.get(name)
-    if text is None or is_absent(text):
+    if (text := stated(row, name)) is None:
         return None
     try:
         value = float(text)
@@ -188,8 +193,7 @@ def size_of(row: Mapping[str, str], name: str) -> int | None:
     InputError
         When the field holds something else.
     """
-    text = row.get(name)
-    if text is None or is_absent(text):
+    if (text := stated(row, name)) is None:
         return None
     match = _SIZE.fullmatch(text)
     if match is None:
@@ -208,8 +212,7 @@ def moment_of(row: Mapping[str, str], name: str) -> float | None:
     InputError
         When the field holds something else.
     """
-    text = row.get(name)
-    if text is None or is_absent(text):
+    if (text := stated(row, name)) is None:
         return None
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -229,8 +232,7 @@ def clock_of(row: Mapping[str, str], name: str) -> float | None:
     InputError
         When the field holds something else.
     """
-    text = row.get(name)
-    if text is None or is_absent(text):
+    if (text := stated(row, name)) is None:
         return None
     match = _CLOCK.fullmatch(text)
     if match is None:

@@ -19,6 +19,7 @@ from bursar.history.importing.imported_log import (
     moment_of,
     number_of,
     size_of,
+    stated,
     table_rows,
 )
 from bursar.history.observation import TaskObservation
@@ -120,8 +121,7 @@ def _observe(row: Mapping[str, str], execution: str) -> TaskObservation:
 
 
 def _seconds(row: Mapping[str, str], name: str) -> float | None:
-    text = row.get(name)
-    if text is None or is_absent(text):
+    if (text := stated(row, name)) is None:
         return None
     if re.fullmatch(r"\d+", text):  # raw
         return int(text) / 1000
