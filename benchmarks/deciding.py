@@ -90,7 +90,6 @@ def draw_case(random: np.random.Generator, others: Sequence[RuntimeColumns]) -> 
         ),
         kinds=tuple(f"k{number}" for number in range(kinds)),
         sites={"a": 0, "b": 1},
-        executions=len(earlier),
         observed=count * len(earlier),
     )
     error = np.exp(random.uniform(np.log(0.3), np.log(3.0), kinds))

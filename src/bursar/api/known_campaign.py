@@ -23,9 +23,6 @@ from bursar.sqlite_file import warn_on_stderr
 if TYPE_CHECKING:
     from bursar.forecasts.known_runtimes import KnownRuntimes, ObservationSource
 
-NO_HISTORY = "none"
-"""In place of a history's file: nothing is looked up."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeseenCampaign:
@@ -57,11 +54,21 @@ class ForeseenCampaign:
         other = "" if known.same_size else ", with other numbers of tasks"
         return f"run times are known from {tasks} of {runs}{other}"
 
+    def of_part(self, part: Campaign) -> "ForeseenCampaign":
+        """Return what is known of the campaign that has some of the tasks."""
+        if self.known is None:
+            return ForeseenCampaign(campaign=part)
+        import numpy as np  # late: loaded where something is known
+
+        place = {task.id: at for at, task in enumerate(self.campaign.workflow.tasks)}
+        rows = np.array([place[task.id] for task in part.workflow.tasks], dtype=np.int64)
+        return replace(self, campaign=part, known=self.known.of_part(rows))
+
 
 def foresee(
     campaign: Campaign,
     sites: Sequence[SiteFacts],
-    history: "str | Path | ObservationSource | None" = None,
+    history: "str | Path | ObservationSource | ForeseenCampaign | None" = None,
 ) -> ForeseenCampaign:
     """
     Learn what a history says of a campaign, and give its tasks the run times to expect.
@@ -70,13 +77,16 @@ def foresee(
     ----------
     history
         The history or its file; ``"none"``: there is none; None: as the variable
-        ``BURSAR_HISTORY`` says, else the user's.
+        ``BURSAR_HISTORY`` says, else the user's. Or what was learned of the campaign already, of
+        which ``campaign`` may be a part.
 
     Returns
     -------
     ForeseenCampaign
         Without run times, and with a line on stderr, where the history cannot be read.
     """
+    if isinstance(history, ForeseenCampaign):
+        return history.of_part(campaign)
     try:
         known, scores = _looked_up(campaign, sites, history)
     except BursarError as error:

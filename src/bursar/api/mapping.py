@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 
 from bursar.api.call_encoding import timed_call
 from bursar.api.executor import Executor
-from bursar.api.known_campaign import NO_HISTORY
 from bursar.api.measured_runtimes import spread
 from bursar.api.planning import plan, with_goal
 from bursar.api.site_resolution import Sites, resolve_sites
@@ -22,6 +21,7 @@ from bursar.model.task import Task
 from bursar.report.progress import ProgressSnapshot, RunProgress
 from bursar.report.tables import span
 from bursar.runs.environment import REFRESH
+from bursar.runs.recording.user_history import NOWHERE
 
 T = TypeVar("T")
 
@@ -380,6 +380,6 @@ def _check(
         with_goal(campaign, deadline=left, budget=budget),
         sites,
         processors=processors,
-        history=NO_HISTORY,
+        history=NOWHERE,
     )
     quote.check_goal()

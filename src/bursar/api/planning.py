@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from bursar.api.known_campaign import NO_HISTORY, foresee
+from bursar.api.known_campaign import ForeseenCampaign, foresee
 from bursar.api.quote import Quote
 from bursar.api.site_resolution import RUNS, Sites, on_offer, resolve_sites, with_learned
 from bursar.broker.estimates import sizes_of
@@ -26,6 +26,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.planning.policy import Method, OnProgress, Scheduler, SearchLimits
+from bursar.runs.recording.user_history import NOWHERE
 
 if TYPE_CHECKING:
     from bursar.planning.front import ParetoFront
@@ -49,7 +50,7 @@ def plan(
     limits: SearchLimits | None = None,
     on_progress: OnProgress | None = None,
     moment: float | None = None,
-    history: str | Path | History | None = None,
+    history: str | Path | History | ForeseenCampaign | None = None,
 ) -> Quote:
     """
     Plan a campaign: time against cost, before anything starts.
@@ -79,7 +80,8 @@ def plan(
     history
         History of ended tasks, or its file, from which run times and the odds of each plan are
         learned; ``"none"``: run times are as the campaign states them; None: as the variable
-        ``BURSAR_HISTORY`` says, else the user's.
+        ``BURSAR_HISTORY`` says, else the user's. Or what was
+        learned of the campaign already.
 
     Returns
     -------
@@ -344,7 +346,7 @@ def replanner(
             _present(offers(), snapshot.offers),
             method=method,
             scheduler=scheduler,
-            history=NO_HISTORY,
+            history=NOWHERE,
         )
         # A run that cannot meet its goal any more goes on as well as it can.
         chosen = proposed.chosen or proposed.nearest()
@@ -528,7 +530,7 @@ class _PlanLimits:
         self._work = sum(task.runtime or 0.0 for task in campaign.workflow.tasks)
         # Without the goal, whose limits are what is asked for.
         self._options = plan(
-            replace(campaign, goal=Goal()), tuple(sites), history=NO_HISTORY
+            replace(campaign, goal=Goal()), tuple(sites), history=NOWHERE
         ).front.options
 
     def times(self) -> tuple[float, float]:

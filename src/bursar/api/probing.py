@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bursar.api.known_campaign import NO_HISTORY
 from bursar.api.measured_runtimes import (
     ProbeSummary,
     choose_probes,
@@ -29,6 +28,7 @@ from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status
 from bursar.runs.folder import RunFolder
 from bursar.runs.plan_file import write_plan
+from bursar.runs.recording.user_history import NOWHERE
 from bursar.runs.run_record import read_run
 
 MakeFolder = Callable[[], AbstractContextManager[RunFolder]]
@@ -344,7 +344,7 @@ def _measure(
 
     some = workflow_of(campaign.workflow.tasks, numbers)
     part = replace(campaign, workflow=some, goal=Goal())
-    quote = plan(part, (site,), processors=processors, history=NO_HISTORY)
+    quote = plan(part, (site,), processors=processors, history=NOWHERE)
     chosen = renumbered(quote.plan_to_follow(), numbers)
     write_plan(folder, quote.to_dict(), chosen)
     summary = run_outside_loop(

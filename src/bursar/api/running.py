@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bursar.api.known_campaign import NO_HISTORY, foresee
+from bursar.api.known_campaign import ForeseenCampaign, foresee
 from bursar.api.paying import payer_of, within_account
 from bursar.api.planning import plan, resolve_campaign, with_goal
 from bursar.api.queues import run_outside_loop
@@ -54,7 +54,7 @@ from bursar.runs.detached_runs import start_detached, stop_run
 from bursar.runs.folder import RunFolder, find_task
 from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.plan_file import read_plan, write_plan
-from bursar.runs.recording.user_history import stated_history
+from bursar.runs.recording.user_history import NOWHERE, stated_history
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.task_needs import check_needs, memory_note
 from bursar.sites.owners import known_owners
@@ -247,10 +247,13 @@ def run(
         project=project,
         history=stated_history(history),
     )
+    # What a probe measures is nearer than what earlier runs have.
+    known_from: ForeseenCampaign | str = NOWHERE
     if probe is None:
         # In the run's own campaign, too: what waits longest goes first, and the rest of a run is
         # planned by these times.
-        campaign = foresee(campaign, facts, history).campaign
+        known_from = foresee(campaign, facts, history)
+        campaign = known_from.campaign
         allowed = replace(allowed, workflow=campaign.workflow)
     ahead = reusing(campaign, Path(runs), fresh=fresh, reuse_from=reuse_from)
     if progress or explain:
@@ -265,8 +268,6 @@ def run(
         measured = probe_for_run(ahead, facts, probe, policy, make, processors, progress)
         allowed = replace(allowed, workflow=measured.campaign.workflow)
         ahead = replace(ahead, whole=measured.campaign, ended=measured.ended)
-    # What a probe has measured just now is nearer than what earlier runs have.
-    known_from = history if measured is None else NO_HISTORY
 
     def make_plan(wanted: Campaign, quick: bool) -> Quote:
         if quick:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bursar.api.known_campaign import NO_HISTORY
 from bursar.api.matching import locate_replicas
 from bursar.api.paying import payer_of, within_account
 from bursar.api.planning import plan, resolve_campaign
@@ -28,6 +27,7 @@ from bursar.model.matching import Brokering
 from bursar.model.plan import Plan
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.planning.policy import Method, Scheduler
+from bursar.runs.recording.user_history import NOWHERE
 from bursar.simulation.execution_model import ExecutionModel, ExecutionUncertainty
 from bursar.simulation.simulated_grid import SimulatedGrid
 
@@ -212,7 +212,7 @@ def simulate(
             processors=processors,
             method=how,
             scheduler=placement,
-            history=NO_HISTORY,
+            history=NOWHERE,
         )
 
     def carry_out() -> dict[str, Any]:

@@ -159,11 +159,11 @@ def plan_campaign(
     ] = None,
 ) -> None:
     """Show the trade-off of time against cost of a campaign, before anything starts."""
-    from bursar.api.known_campaign import NO_HISTORY
     from bursar.api.planning import plan
     from bursar.api.reusing import reusing
     from bursar.planning.policy import SearchLimits
     from bursar.report.progress import PlanProgress
+    from bursar.runs.recording.user_history import NOWHERE
     from bursar.runs.task_needs import memory_note
 
     check_probe(probe, runtime, replay)
@@ -209,7 +209,7 @@ def plan_campaign(
             whole=accounting == "whole",
             limits=limits,
             on_progress=progress,
-            history=history if measured is None else NO_HISTORY,
+            history=history if measured is None else NOWHERE,
         )
     if measured is not None:
         quote = replace(quote, probe=measured.summary)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bursar.forecasts.calibration import Distribution, EarlierScore
 from bursar.forecasts.dispatch_replay import ANYWHERE, DispatchProblem, replay_dispatch
 from bursar.forecasts.known_runtimes import KnownRuntimes
-from bursar.forecasts.runtime_draws import CampaignTasks, draw_runtimes
+from bursar.forecasts.runtime_draws import draw_runtimes
 from bursar.forecasts.runtime_model import RuntimeColumns
 from bursar.model.campaign import Workflow
 from bursar.model.plan import Placement, Purchase
@@ -33,7 +33,7 @@ SEED = 20071
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignForecast:
     """
-    What is expected of a campaign's end and cost.
+    Distributions of a campaign's end and cost.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class CampaignForecast:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgress:
     """
-    How far a campaign has come.
+    Progress of a campaign at one moment.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class CampaignForecaster:
         count = len(workflow.tasks)
         self._left = np.array([i for i in range(count) if i not in progress.ended], dtype=np.int64)
         elapsed = np.array([progress.elapsed.get(int(i), 0.0) for i in self._left])
-        tasks = replace(_rows(known.tasks, self._left), elapsed=elapsed)
+        tasks = replace(known.tasks.rows(self._left), elapsed=elapsed)
         runtimes, self._slowness = draw_runtimes(
             known.model, tasks, progress.observed, draws, np.random.default_rng(seed)
         )
@@ -285,7 +285,7 @@ class CampaignForecaster:
 
 class _Lots(NamedTuple):
     """
-    What is bought, as arrays of shape ``(draws, purchases)``.
+    Purchases as arrays of shape ``(draws, purchases)``.
 
     Parameters
     ----------
@@ -299,16 +299,6 @@ class _Lots(NamedTuple):
     held: FloatArray
     opening: FloatArray
     slowness: FloatArray
-
-
-def _rows(tasks: CampaignTasks, rows: IntArray) -> CampaignTasks:
-    return CampaignTasks(
-        kind=tasks.kind[rows],
-        features=tasks.features[rows],
-        estimate=tasks.estimate[rows],
-        elapsed=tasks.elapsed[rows],
-        tries=tasks.tries[rows],
-    )
 
 
 def _parents_left(workflow: Workflow, left: IntArray) -> list[tuple[int, ...]]:

@@ -7,7 +7,7 @@ wrong this user's estimates are.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,7 +35,7 @@ OTHERS = 60
 
 
 class ObservationSource(Protocol):
-    """Where earlier tasks are known from: :class:`bursar.history.store.History`."""
+    """Source of earlier tasks, such as :class:`bursar.history.store.History`."""
 
     def kinds(self) -> list[str]:
         """Return the names of all kinds."""
@@ -61,21 +61,34 @@ class KnownRuntimes:
         Names of the campaign's kinds by number.
     sites
         Number of each site by name.
-    executions
-        Earlier executions of the campaign's kinds, the most of any kind.
     observed
         Earlier tasks of the campaign's kinds.
-    same_size
-        Whether the earlier executions had about as many tasks of each kind.
     """
 
     model: RuntimeModel
     tasks: CampaignTasks
     kinds: tuple[str, ...]
     sites: Mapping[str, int]
-    executions: int = 0
     observed: int = 0
-    same_size: bool = True
+
+    def of_part(self, rows: IntArray) -> "KnownRuntimes":
+        """Return what is known of some of the tasks, by their places among all."""
+        return replace(self, tasks=self.tasks.rows(rows))
+
+    @property
+    def executions(self) -> int:
+        """Earlier executions of the campaign's kinds, the most of any kind."""
+        return max(own.executions for own in self.model.kinds[: len(self.kinds)])
+
+    @property
+    def same_size(self) -> bool:
+        """Whether the earlier executions had about as many tasks of each kind."""
+        counts = np.bincount(self.tasks.kind, minlength=len(self.kinds))
+        return all(
+            0.8 <= count / own.tasks <= 1.25
+            for count, own in zip(counts.tolist(), self.model.kinds, strict=False)
+            if count and own.executions
+        )
 
     def medians(self) -> FloatArray:
         """
@@ -145,9 +158,6 @@ def known_runtimes(
     second = _arrays(others, rest, executions, site_numbers, len(names))
     columns = _joined(part, seen, second)
     model = learn_runtimes(columns, len(names) + len(foreign), len(site_numbers))
-    counts = np.bincount(kind, minlength=len(names))
-    usual = [model.kinds[k].tasks for k in range(len(names))]
-    known = [k for k in range(len(names)) if model.kinds[k].executions]
     return KnownRuntimes(
         model=model,
         tasks=CampaignTasks(
@@ -164,9 +174,7 @@ def known_runtimes(
         ),
         kinds=names,
         sites=site_numbers,
-        executions=max((model.kinds[k].executions for k in known), default=0),
         observed=len(rows),
-        same_size=all(0.8 <= counts[k] / max(usual[k], 1e-9) <= 1.25 for k in known),
     )
 
 

@@ -67,11 +67,21 @@ class CampaignTasks:
     elapsed: FloatArray
     tries: IntArray
 
+    def rows(self, chosen: IntArray) -> "CampaignTasks":
+        """Return some of the tasks."""
+        return CampaignTasks(
+            kind=self.kind[chosen],
+            features=self.features[chosen],
+            estimate=self.estimate[chosen],
+            elapsed=self.elapsed[chosen],
+            tries=self.tries[chosen],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
     """
-    What is known of a kind's level in this execution.
+    Knowledge of a kind's level in this execution.
 
     Parameters
     ----------
@@ -322,7 +332,7 @@ def censored_deviation(ended: FloatArray, floor: FloatArray, prior: float) -> fl
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What this execution has shown of a kind: mean deviation from the prior mean, its variance."""
+    """Mean deviation of a kind from its prior mean in this execution, and the mean's variance."""
 
     deviation: float = 0.0
     variance: float = np.inf
