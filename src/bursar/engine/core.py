@@ -49,7 +49,7 @@ class RunPaths:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """
-    What does not change while the engine works.
+    Settings that do not change while the engine works.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class CopyOwner(Protocol[Of]):
 @dataclass(frozen=True, slots=True)
 class RaceStep(Generic[Of]):
     """
-    What follows from the end of one of two attempts.
+    Consequences of the end of one of two attempts.
 
     Parameters
     ----------

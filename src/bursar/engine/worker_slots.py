@@ -295,7 +295,7 @@ class WorkerSlot(Generic[Of]):
         return math.inf if self.until == math.inf else (self.until - now) * self.speed
 
     def hold(self, claims: Iterable[WorkerClaim[Of]]) -> None:
-        """Add claims."""
+        """Add claims of tasks to those of the worker."""
         held, used, unknown, work = self.claims, self.used, self.unknown, self.work
         for claim in claims:
             if claim.after:

@@ -76,7 +76,7 @@ class EarlierScore(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
     """
-    What is expected of a quantity that is not negative.
+    Distribution of a quantity that is not negative.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class DispatchProblem(NamedTuple):
 
 class DispatchReplay(NamedTuple):
     """
-    What came of each draw.
+    End, and use of the leases, in each draw.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ class Fan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastFan:
     """
-    What is expected of a run, as told at one moment.
+    Forecast of a run as told at one moment.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ class ProjectTable(TomlTable, frozen=True):
 
 
 class HistoryTable(TomlTable, frozen=True):
-    """What the user's history keeps of ended tasks."""
+    """Rules for what the user's history keeps of ended tasks."""
 
     parameters: Annotated[
         Literal["plain", "hash"],

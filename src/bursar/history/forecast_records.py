@@ -106,7 +106,7 @@ class KeptForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 class ForecastTruth(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What came of a forecast.
+    Truth of a forecast, or why there is none.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRules:
     """
-    What a history keeps, applied whenever something is written.
+    Rules for what a history keeps, applied whenever something is written.
 
     Parameters
     ----------

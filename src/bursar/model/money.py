@@ -430,7 +430,7 @@ Rule = Calendar | Demand | Adjusting | Bulk | Loyalty | Advance | ForGroup
 @dataclass(frozen=True, slots=True)
 class Pricing:
     """
-    What an owner asks.
+    Prices that an owner asks.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class Container(msgspec.Struct, frozen=True, tag="container", omit_defaults=True
 
     @property
     def what(self) -> str:
-        """It in words."""
+        """Image or file as words."""
         return f'the image "{self.image}"'
 
 
@@ -88,7 +88,7 @@ class CondaEnvironment(msgspec.Struct, frozen=True, tag="conda", omit_defaults=T
 
     @property
     def what(self) -> str:
-        """It in words."""
+        """Environment as words."""
         return f'the conda environment "{self.name or self.prefix or self.file}"'
 
 
@@ -124,7 +124,7 @@ class UvEnvironment(msgspec.Struct, frozen=True, tag="uv", omit_defaults=True):
 
     @property
     def what(self) -> str:
-        """It in words."""
+        """Requirements as words."""
         source = self.requirements or self.project or ", ".join(self.packages)
         return f'the Python environment of "{source[:100]}"'
 
@@ -141,7 +141,7 @@ class Modules(msgspec.Struct, frozen=True, tag="modules"):
 
     @property
     def what(self) -> str:
-        """They in words."""
+        """Modules as words."""
         return f"the module{'s' * (len(self.names) > 1)} {', '.join(self.names)}"
 
 

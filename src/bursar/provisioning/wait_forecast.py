@@ -27,7 +27,7 @@ Without a limit bounds on the waits of real logs grew to years; with it as many 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """
-    How long waits count, and how fast shares are adapted.
+    Pace at which waits are forgotten and shares adapted.
 
     Parameters
     ----------

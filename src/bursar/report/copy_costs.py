@@ -12,7 +12,7 @@ from bursar.model.task import Status
 
 class CopiesItem(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What copies of tasks that took long came to.
+    Number, success and cost of the copies of tasks that took long.
 
     Parameters
     ----------

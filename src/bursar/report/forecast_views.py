@@ -26,7 +26,7 @@ _Z = 1.959964
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastGroup:
     """
-    How forecasts of a group came out.
+    Record of the forecasts of a group.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ def image_for(kind: str, step: Container) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlace:
     """
-    What a container is to have of this machine.
+    Parts of this machine that a container is to have.
 
     Parameters
     ----------

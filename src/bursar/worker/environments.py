@@ -81,7 +81,7 @@ may set PATH anew, which is undone."""
 
 
 class NotReady(BursarError):
-    """What a program is to run in is not there and cannot be made; the message is one line."""
+    """A container or environment is not there and cannot be made; the message is one line."""
 
 
 class ReadySurrounding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -140,7 +140,7 @@ def _processors(job: Mapping[str, Any]) -> int:
 
 @dataclass(slots=True)
 class _JournalReading:
-    """What earlier events of a journal have told."""
+    """Facts that earlier events of a journal have told."""
 
     names: dict[int, str] = field(default_factory=dict)
     submitted: dict[int, float] = field(default_factory=dict)

@@ -114,7 +114,7 @@ class LiveForecast:
 
     @property
     def fan(self) -> ForecastFan | None:
-        """What is told of the latest forecast; None while nothing is known."""
+        """The latest forecast as told; None while nothing is known."""
         return None if self.latest is None else self.latest.fan
 
     def take_in(self, record: AttemptRecord) -> None:

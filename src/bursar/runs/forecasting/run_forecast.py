@@ -65,7 +65,7 @@ class RunForecast:
 
     @property
     def fan(self) -> ForecastFan | None:
-        """What is told of the latest forecast; None while there is none."""
+        """The latest forecast as told; None while there is none."""
         return None if self.live is None else self.live.fan
 
     def take_in(self, record: AttemptRecord) -> None:

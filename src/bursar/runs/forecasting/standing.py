@@ -57,7 +57,7 @@ class RunningAttempt(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStanding:
     """
-    How a run stands.
+    State of a run at one moment.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ _PAUSES = (0.1, 60.0)  # seconds: the shortest pause, and the longest
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierTimes:
     """
-    How long tasks of a campaign's kinds took in earlier runs.
+    Times of a campaign's kinds of tasks in earlier runs.
 
     Parameters
     ----------

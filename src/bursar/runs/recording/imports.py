@@ -33,7 +33,7 @@ _BEGIN = 1 << 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportTerms:
     """
-    How files are read.
+    Terms on which files are read.
 
     Parameters
     ----------
