@@ -116,7 +116,6 @@ def fit_covariates(
     if not chosen:
         return CovariateFit()
     used = features[:, chosen]
-    # A feature that differs between executions only explains their levels: here it is allowed to.
     centre = used.mean(axis=0)
     slope = _slopes(y, used - centre)
     # What was learned on a range says little far beyond: an exponential would soon be absurd.

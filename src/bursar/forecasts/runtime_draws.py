@@ -142,8 +142,9 @@ def draw_runtimes(
     ]
     counts = np.bincount(tasks.kind, minlength=kinds)
     stated = _stated_levels(model, tasks, kinds)
-    going = np.log(np.maximum(tasks.elapsed, LEAST_SECONDS))
-    floors = [going[(tasks.kind == kind) & (tasks.elapsed > 0)] for kind in range(kinds)]
+    elapsed = np.log(np.maximum(tasks.elapsed, LEAST_SECONDS))
+    running = [(tasks.kind == kind) & (tasks.elapsed > 0) for kind in range(kinds)]
+    floors = [elapsed[rows] for rows in running]
     levels = _prior_levels(model, stated, observed, y, counts, floors)
     rest = y.copy()
     for kind, rows in enumerate(observed):
@@ -151,7 +152,6 @@ def draw_runtimes(
             fit = levels[kind].model.covariates
             rest[rows] -= fit.effect(present.features[rows])
     rest -= model.site_effect[present.site] if len(present.site) else 0.0
-    running = tasks.elapsed > 0
     effect = np.zeros(len(tasks.kind))
     for kind in range(kinds):
         rows = np.flatnonzero(tasks.kind == kind)
@@ -161,10 +161,9 @@ def draw_runtimes(
                 # Estimates tell tasks of one kind apart where nothing else does.
                 own = np.log(np.maximum(tasks.estimate[rows], LEAST_SECONDS)) - stated[kind]
                 effect[rows] = np.where(np.isfinite(own), own, 0.0)
-    floor = np.log(np.maximum(tasks.elapsed, LEAST_SECONDS)) - effect
+    floor = elapsed - effect
     seen = [
-        _observe(levels[kind], rest[observed[kind]], floor[(tasks.kind == kind) & running])
-        for kind in range(kinds)
+        _observe(levels[kind], rest[observed[kind]], floor[running[kind]]) for kind in range(kinds)
     ]
     scale = np.sqrt(model.freedom / random.chisquare(model.freedom, draws))
     drawn = _draw_levels(levels, seen, scale, random)
@@ -175,7 +174,7 @@ def draw_runtimes(
             continue
         centre = drawn[:, kind, None] + effect[rows][None, :]
         low = np.zeros((draws, len(rows)))
-        going = running[rows]
+        going = tasks.elapsed[rows] > 0
         pool = levels[kind].model.pool
         if going.any():
             low[:, going] = _share_below(
