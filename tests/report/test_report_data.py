@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 import bursar
-from bursar.report.run_report import MOST_FAILURES, ReportContent, RunClock, render, write_report
+from bursar.report.run_report import (
+    MOST_FAILURES,
+    ReportContent,
+    RunClock,
+    render,
+    write_report,
+)
 
 MakeUp = Callable[..., ReportContent]
 
@@ -82,7 +88,7 @@ def test_no_two_bars_lie_on_each_other(shown: dict[str, Any]) -> None:
 def test_money_ends_where_the_bill_does(paused: ReportContent, shown: dict[str, Any]) -> None:
     """Spent, accrued and billed are one amount; nothing stays held."""
     _, spent, held = shown["money"][-1]
-    accrued = sum(fixed + rate * (end - start) for start, end, rate, fixed in shown["leases"])
+    accrued = sum(fixed + rate * (end - start) for start, end, rate, fixed, *_ in shown["leases"])
 
     assert spent == pytest.approx(paused.bill.total / 1e6) == pytest.approx(accrued)
     assert held == 0

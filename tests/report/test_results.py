@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError
 from bursar.model.task import Outcome, Status, Task
-from bursar.report.run_report import COLUMNS, write_results
+from bursar.report.result_files import COLUMNS, write_results
 
 
 def test_each_task_is_one_line_of_both_files(tmp_path: Path) -> None:

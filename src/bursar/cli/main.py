@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
@@ -98,41 +97,6 @@ def _register_hint(app: typer.Typer, command: AddOnCommand) -> None:
         )
 
 
-# ``bursar schema``: the JSON Schemas of the files Bursar reads.
-
-
-class SchemaFile(StrEnum):
-    """Files that have a schema."""
-
-    CAMPAIGN = "campaign"
-    SITES = "sites"
-    SERVICE = "service"
-
-
-def register_schema(app: typer.Typer) -> None:
-    """Add ``bursar schema`` to the command line."""
-    app.command("schema")(show_schema)
-
-
-def show_schema(
-    which: Annotated[
-        SchemaFile, typer.Argument(help="File whose schema is printed.")
-    ] = SchemaFile.CAMPAIGN,
-) -> None:
-    """Print the JSON Schema of campaign, sites or service files."""
-    from bursar.cli.options import print_json
-    from bursar.formats.campaign_file import campaign_schema
-    from bursar.formats.sites_toml import sites_schema
-    from bursar.service.config_toml import service_schema
-
-    made = {
-        SchemaFile.CAMPAIGN: campaign_schema,
-        SchemaFile.SITES: sites_schema,
-        SchemaFile.SERVICE: service_schema,
-    }
-    print_json(made[which]())
-
-
 # The table of commands: help reads the table alone, and a command loads only its own module.
 
 
@@ -204,6 +168,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Look at what ended tasks took, import it from other tools, export and forget it.",
     ),
     CommandEntry("forecasts", "history", "Show how forecasts of runs came out."),
+    CommandEntry(
+        "dashboard",
+        "dashboard",
+        "Show the runs of a folder in the browser, live. Ctrl-C ends the page; runs go on.",
+    ),
     CommandEntry(
         "report",
         "runs",
@@ -299,7 +268,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "man_pages",
         "Show the manual page of a command; without a terminal, print its source for man.",
     ),
-    CommandEntry("schema", "schema", "Print the JSON Schema of campaign, sites or service files."),
+    CommandEntry("schema", "schemas", "Print the JSON Schema of campaign, sites or service files."),
     CommandEntry(
         "serve",
         "administration",
@@ -341,8 +310,8 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
 
 PURPOSES = {
     "Plan and run": "plan match run attach stop amend retry simulate tune",
-    "Look and collect": "runs tasks logs table report bill pilots why why-not tag compare clean "
-    "history forecasts",
+    "Look and collect": "runs dashboard tasks logs table report bill pilots why why-not tag "
+    "compare clean history forecasts",
     "Money and market": "ledger quote tender bargain auctions bid exchange",
     "Services and sites": "sites replicas submit watch results instance account top serve owner "
     "certs tokens",
@@ -366,6 +335,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             campaigns.register_plan(app)
             campaigns.register_run(app)
             campaigns.register_simulate(app)
+        case "dashboard":
+            from bursar.cli import dashboard
+
+            dashboard.register(app)
         case "history":
             from bursar.cli import history
 
@@ -392,8 +365,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             runs.register(app)
             runs.register_amend(app)
             runs.register_attach(app)
-        case "schema":
-            register_schema(app)
+        case "schemas":
+            from bursar.cli import schemas
+
+            schemas.register(app)
         case "service_commands":
             from bursar.cli import service_commands
 

@@ -278,7 +278,7 @@ def list_tasks(
     ] = False,
 ) -> None:
     """List a run's tasks with state, time, parameters, and what went wrong."""
-    from bursar.report.run_report import csv_writer
+    from bursar.report.result_files import csv_writer
     from bursar.report.run_tables import print_tasks
     from bursar.runs.folder import RunFolder
     from bursar.runs.kept.task_rows import selected, task_rows
@@ -378,6 +378,9 @@ def retry_tasks(
         ),
     ] = None,
     runs: RunsFolder = RUNS,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Start the run and return; it goes on alone.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
@@ -391,7 +394,7 @@ def retry_tasks(
 
     folder = RunFolder.open(runs, run)
     print_outcome(
-        lambda: resume(folder.path, retry_failed=tasks or True, progress=not quiet),
+        lambda: resume(folder.path, retry_failed=tasks or True, progress=not quiet, detach=detach),
         as_json=as_json,
     )
 

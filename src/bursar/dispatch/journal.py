@@ -14,9 +14,10 @@ how far it went (``journal_head``). A complete read checks all of these.
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -362,6 +363,70 @@ def read_journal(path: Path) -> JournalState:
     """
     with _reading(path) as (db, head):
         return _load(db, path, head, sealing_key()) if db else JournalState([], [], [])
+
+
+class JournalPosition(NamedTuple):
+    """Numbers of the last rows that were read of a journal; None: nobody wants such rows."""
+
+    attempts: int | None = 0
+    transfers: int | None = 0
+    events: int | None = 0
+    starts: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JournalAdditions:
+    """
+    Rows of a journal behind a position, in the order of writing.
+
+    Parameters
+    ----------
+    starts
+        Attempts that were handed out or, with no room, given back; also those that ended since.
+    position
+        Position behind these rows.
+    """
+
+    records: list[AttemptRecord]
+    transfers: list[Transfer]
+    events: list[RunEvent]
+    starts: list[AttemptStart]
+    position: JournalPosition
+
+
+def read_additions(path: Path, position: JournalPosition) -> JournalAdditions:
+    """
+    Read what a journal has behind a position.
+
+    Rows are only added, so that their number says where to go on. They are not verified, as that
+    takes a complete read.
+
+    Raises
+    ------
+    BursarError
+        When the journal cannot be read, or has a newer format.
+    """
+    behind = tuple(zip(TABLES, position, strict=True))
+    with _reading(path) as (db, _):
+        if db is None:
+            return JournalAdditions([], [], [], [], position)
+        # All in one view: what one transaction wrote is there whole.
+        rows: dict[str, list[tuple[Any, ...]]] = {
+            table: []
+            if after is None
+            else db.execute(
+                f"SELECT {TABLES[table]} FROM {table} WHERE number > ? ORDER BY number", (after,)
+            ).fetchall()
+            for table, after in behind
+        }
+    starts = msgspec.msgpack.Decoder(list[AttemptStart]).decode
+    return JournalAdditions(
+        list(_records(map(itemgetter(7, 3, 5, 6), rows["attempts"]))),
+        [transfer_from_bytes(*row) for row in rows["transfers"]],
+        [RunEvent(*row[1:]) for row in rows["events"]],
+        [one for n, batch in rows["starts"] for one in starts(checked(n, batch, path))],
+        JournalPosition(*(rows[t][-1][0] if rows[t] else n for t, n in behind)),
+    )
 
 
 def count_statuses(path: Path) -> dict[str, int]:

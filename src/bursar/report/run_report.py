@@ -1,16 +1,14 @@
 """A run's report: its content, its page, and results of tasks as JSON Lines and as CSV."""
 
-import csv
 import html
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -19,7 +17,7 @@ from bursar.forecasts.fan import ForecastFan
 from bursar.formats.file_text import replacing
 from bursar.market.lease import Lease
 from bursar.model.campaign import Campaign
-from bursar.model.money import Transfer
+from bursar.model.money import Transfer, to_micros
 from bursar.model.plan import Plan
 from bursar.model.task import Outcome, Status, Task
 from bursar.planning.building import consecutive_runs, number_processors
@@ -79,6 +77,10 @@ class RunClock:
             passed += (moment if is_last else min(moment, end)) - begin
         return passed
 
+    def after(self, seconds: float) -> float:
+        """Return the place on the clock of a moment so many seconds after the run's first begin."""
+        return self.at(self._incarnations[0][0] + seconds)
+
     @property
     def pauses(self) -> list[tuple[float, float]]:
         """Places on the clock where time was left out, each with the seconds."""
@@ -127,7 +129,7 @@ class ReportContent:
 
     def to_page(self) -> dict[str, Any]:
         """Everything the page draws, as compact JSON."""
-        kinds = _NameIndex()
+        kinds = NameIndex()
         planned, sites = self._planned(kinds)
         actual = self._actual(kinds, sites)
         return {
@@ -145,24 +147,20 @@ class ReportContent:
             "ids": [task.id for task in self.tasks],
             "planned": planned,
             "actual": actual,
-            "money": self._money(),
+            "money": money_points(self.transfers, self.clock),
             "end": self._end(),
             "pauses": self.clock.pauses,
-            "forecast": self._forecasts(),
-            "leases": [
-                [self.clock.at(lease.start),
-                 None if lease.end is None else self.clock.at(lease.end),
-                 lease.rate, lease.fixed / 1e6]
-                for lease in self.leases
-            ],
+            "forecast": forecast_rows(self.forecasts, self.clock),
+            "leases": lease_rows(self.leases, self.clock),
+            "messages": message_rows(self.events, self.clock),
+        } | self.aggregates()
+
+    def aggregates(self) -> dict[str, Any]:
+        """What the page shows of all attempts together: failures, kinds, longest tasks, bill."""
+        return {
             "failures": self._failures(),
             "by_kind": self._by_kind(),
             "slowest": self._slowest(),
-            "messages": [
-                [round(self.clock.at(event.time), 3), event.text]
-                for event in self.events
-                if event.kind == "message"
-            ],
             "bill": {
                 "total": self.bill.total,
                 "currency": self.bill.currency,
@@ -186,8 +184,8 @@ class ReportContent:
             bought.append((first, slot.start, slot.end, slot.processors))
         return slots
 
-    def _planned(self, kinds: "_NameIndex") -> tuple[dict[str, list[TimelineBar]], "_NameIndex"]:
-        sites = _NameIndex()
+    def _planned(self, kinds: "NameIndex") -> tuple[dict[str, list[TimelineBar]], "NameIndex"]:
+        sites = NameIndex()
         for purchase in self.plan.purchases:
             sites.of(purchase.slot.site)
         bars: dict[str, list[TimelineBar]] = {name: [] for name in sites.names}
@@ -200,14 +198,14 @@ class ReportContent:
                         round(placement.start, 3),
                         round(placement.finish, 3),
                         width,
-                        kinds.of(_kind(task)),
+                        kinds.of(kind_of(task)),
                         0,
                         placement.task,
                     )
                 )
         return bars, sites
 
-    def _actual(self, kinds: "_NameIndex", sites: "_NameIndex") -> dict[str, list[TimelineBar]]:
+    def _actual(self, kinds: "NameIndex", sites: "NameIndex") -> dict[str, list[TimelineBar]]:
         by_site: dict[str, list[AttemptRecord]] = {name: [] for name in sites.names}
         for record in self.records:
             if record.outcome.end > record.outcome.start:
@@ -226,7 +224,7 @@ class ReportContent:
                     round(at(r.outcome.start), 4),
                     round(at(r.outcome.end), 4),
                     width,
-                    kinds.of(_kind(self.tasks[r.outcome.task])),
+                    kinds.of(kind_of(self.tasks[r.outcome.task])),
                     STATUSES.index(str(r.outcome.status)),
                     r.outcome.task,
                 )
@@ -237,43 +235,12 @@ class ReportContent:
             ]
         return bars
 
-    def _money(self) -> list[tuple[float, float, float]]:
-        """Time, spent and held after each movement of money, currency units."""
-        spent = held = 0
-        points = [(0.0, 0.0, 0.0)]
-        for transfer in self.transfers:
-            if transfer.target.startswith("held:"):
-                held += transfer.amount
-            if transfer.source.startswith("held:"):
-                held -= transfer.amount
-            if transfer.target.startswith("site:"):
-                spent += transfer.amount
-            points.append((round(self.clock.at(transfer.time), 3), spent / 1e6, held / 1e6))
-        return points
-
     def _end(self) -> float:
         """Return when the last attempt, payment or lease ended, seconds on the page's clock."""
         moments = [r.outcome.end for r in self.records]
         moments += [t.time for t in self.transfers]
         moments += [lease.end for lease in self.leases if lease.end is not None]
         return round(self.clock.at(max(moments, default=0.0)), 3)
-
-    def _forecasts(self) -> list[list[float]]:
-        """
-        Return the forecasts of the end in order: when each was made, and its quantiles.
-
-        All are seconds on the page's clock: 10, 50 and 90 % of the end, then of the cost, currency
-        units, where prices are known.
-        """
-        rows = []
-        for event, fan in self.forecasts:
-            at = self.clock.at(event.time)
-            end = fan.end_s
-            row = [at, *(at + value - fan.at_s for value in (end.p10, end.p50, end.p90))]
-            if fan.cost is not None:
-                row += [fan.cost.p10, fan.cost.p50, fan.cost.p90]
-            rows.append(row)
-        return rows
 
     def _failures(self) -> dict[str, Any]:
         bad = [r for r in self.records if r.outcome.status not in _FINE]
@@ -299,7 +266,7 @@ class ReportContent:
         found: dict[str, list[AttemptRecord]] = {}
         for record in self.records:
             if record.outcome.status is Status.SUCCEEDED:
-                found.setdefault(_kind(self.tasks[record.outcome.task]), []).append(record)
+                found.setdefault(kind_of(self.tasks[record.outcome.task]), []).append(record)
         rows: list[list[Any]] = []
         for kind, records in found.items():
             seconds = sorted(r.outcome.end - r.outcome.start for r in records)
@@ -324,7 +291,7 @@ class ReportContent:
         return [
             [
                 self.tasks[r.outcome.task].id,
-                _kind(self.tasks[r.outcome.task]),
+                kind_of(self.tasks[r.outcome.task]),
                 r.outcome.end - r.outcome.start,
                 self.tasks[r.outcome.task].runtime,
                 r.outcome.user_seconds + r.outcome.system_seconds,
@@ -333,7 +300,78 @@ class ReportContent:
         ]
 
 
-class _NameIndex:
+# Rows of the page that grow while a run goes on; all times are seconds on the page's clock.
+
+MoneyPoint = tuple[float, float, float]
+"""Time, and what is spent and held from then on, currency units."""
+
+
+def money_points(
+    transfers: Sequence[Transfer], clock: RunClock, last: MoneyPoint | None = None
+) -> list[MoneyPoint]:
+    """
+    Return time, spent and held after each movement of money.
+
+    Parameters
+    ----------
+    last
+        Point before the first of the movements; None: they are the run's first, and the points
+        begin with one at its begin.
+    """
+    points: list[MoneyPoint] = [(0.0, 0.0, 0.0)] if last is None else []
+    _, spent, held = (0, 0, 0) if last is None else (to_micros(amount) for amount in last)
+    for transfer in transfers:
+        if transfer.target.startswith("held:"):
+            held += transfer.amount
+        if transfer.source.startswith("held:"):
+            held -= transfer.amount
+        if transfer.target.startswith("site:"):
+            spent += transfer.amount
+        points.append((round(clock.at(transfer.time), 3), spent / 1e6, held / 1e6))
+    return points
+
+
+def forecast_rows(
+    forecasts: Sequence[tuple[RunEvent, ForecastFan]], clock: RunClock
+) -> list[list[float]]:
+    """
+    Return when each forecast was made, and its quantiles.
+
+    These are 10, 50 and 90 % of the end, then of the cost, currency units, where prices are known.
+    """
+    rows = []
+    for _, fan in forecasts:
+        # Not the event's time: what is made off the event loop is journalled a little later.
+        at = clock.after(fan.at_s)
+        end = fan.end_s
+        row = [at, *(at + value - fan.at_s for value in (end.p10, end.p50, end.p90))]
+        if fan.cost is not None:
+            row += [fan.cost.p10, fan.cost.p50, fan.cost.p90]
+        rows.append(row)
+    return rows
+
+
+def lease_rows(leases: Sequence[Lease], clock: RunClock) -> list[list[Any]]:
+    """Return begin, end (None: open), price a second, fixed price, site, processors of leases."""
+    return [
+        [
+            clock.at(lease.start),
+            None if lease.end is None else clock.at(lease.end),
+            lease.rate,
+            lease.fixed / 1e6,
+            lease.site,
+            lease.processors,
+        ]
+        for lease in leases
+    ]
+
+
+def message_rows(events: Sequence[RunEvent], clock: RunClock) -> list[list[Any]]:
+    """Return the moment and the text of each message to the user."""
+    return [[round(clock.at(one.time), 3), one.text] for one in events if one.kind == "message"]
+
+
+class NameIndex:
     """Names in order of first use."""
 
     def __init__(self) -> None:
@@ -350,7 +388,7 @@ class _NameIndex:
 _FINE = (Status.SUCCEEDED, Status.CANCELLED)
 
 
-def _kind(task: Task) -> str:
+def kind_of(task: Task) -> str:
     """
     The kind of a task: its name.
 
@@ -448,146 +486,8 @@ def render(data: ReportContent) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], page)
 
 
-# Results of tasks as JSON Lines and as CSV.
-
-LogFiles = Callable[[AttemptRecord], tuple[Path | None, Path | None]]
-
-COLUMNS = (
-    "task",
-    "name",
-    "status",
-    "attempts",
-    "exit_code",
-    "reason",
-    "site",
-    "start",
-    "end",
-    "runtime_s",
-    "user_s",
-    "system_s",
-    "max_rss",
-    "stdout_size",
-    "stderr_size",
-    "reused_from",
-)
-"""First columns of the CSV file; a column for each parameter follows."""
-
-
-def write_results(
-    jsonl: Path,
-    table: Path,
-    tasks: Sequence[Task],
-    records: Sequence[AttemptRecord],
-    *,
-    skipped: Collection[int],
-    log_files: LogFiles,
-    reused: Mapping[int, str] = MappingProxyType({}),
-) -> None:
-    """
-    Write a line for each task into both files; each file whole or not at all.
-
-    Parameters
-    ----------
-    jsonl, table
-        Paths of the JSON Lines and the CSV file.
-    records
-        Every attempt, by task and attempt.
-    skipped
-        Numbers of tasks that cannot run because one before them failed.
-    log_files
-        Files of an attempt's stdout and stderr, where they are too long for the line.
-    reused
-        Run and task that a result was taken from, by the task's number.
-
-    Raises
-    ------
-    BursarError
-        When a file cannot be written.
-    """
-    rows = result_rows(tasks, records, skipped=skipped, log_files=log_files, reused=reused)
-    # Both in one pass: to make the rows takes as long as to write them.
-    with replacing(table, newline="") as cells, replacing(jsonl, newline="") as lines:
-        _write_rows(lines, cells, tasks, rows)
-
-
-def result_rows(
-    tasks: Sequence[Task],
-    records: Sequence[AttemptRecord],
-    *,
-    skipped: Collection[int],
-    log_files: LogFiles,
-    reused: Mapping[int, str] = MappingProxyType({}),
-) -> Iterator[dict[str, Any]]:
-    """Yield the row of each task, see :func:`write_results`."""
-    last: dict[int, tuple[AttemptRecord, int]] = {}
-    for record in records:
-        number = record.outcome.task
-        # Only the last attempt of each task is written, with the number of attempts; none that
-        # another one has outrun.
-        before, count = last.get(number, (record, 0))
-        last[number] = (before if record.is_outrun else record, count + 1)
-    for number, task in enumerate(tasks):
-        row: dict[str, Any] = {"task": task.id, "name": task.name}
-        if task.parameters:
-            row["parameters"] = dict(task.parameters)
-        if number not in last:
-            row["status"] = "skipped" if number in skipped else "not-run"
-            row["attempts"] = 0
-            yield row
-            continue
-        record, attempts = last[number]
-        outcome = record.outcome
-        if number in reused:
-            row["reused_from"] = reused[number]
-        stdout_file, stderr_file = log_files(record)
-        row.update(
-            status=str(outcome.status),
-            attempts=attempts,
-            exit_code=outcome.exit_code,
-            reason=outcome.reason,
-            site=record.site,
-            start=outcome.start,
-            end=outcome.end,
-            runtime_s=outcome.end - outcome.start,
-            user_s=outcome.user_seconds,
-            system_s=outcome.system_seconds,
-            max_rss=outcome.max_rss,
-            stdout_size=outcome.stdout_size,
-            stderr_size=outcome.stderr_size,
-        )
-        for stream, content, file in (
-            ("stdout", outcome.stdout, stdout_file),
-            ("stderr", outcome.stderr, stderr_file),
-        ):
-            if file is None:
-                row[stream] = content.decode(errors="replace")
-            else:
-                row[f"{stream}_file"] = file.name
-        yield row
-
-
-def _write_rows(
-    lines: TextIO, cells: TextIO, tasks: Sequence[Task], rows: Iterator[dict[str, Any]]
-) -> None:
-    """Write rows as JSON Lines and as CSV."""
-    encode = msgspec.json.Encoder().encode
-    write_row = csv_writer(cells, tasks)
-    for row in rows:
-        lines.write(encode(row).decode())
-        lines.write("\n")
-        write_row(row)
-
-
-def csv_writer(cells: TextIO, tasks: Sequence[Task]) -> Callable[[Mapping[str, Any]], object]:
-    """Write the titles of ``results.csv``, and return what writes a row."""
-    names = list(dict.fromkeys(name for task in tasks for name in task.parameters))
-    # A parameter may be called as a column is.
-    titles = [f"parameter_{name}" if name in COLUMNS else name for name in names]
-    table = csv.writer(cells, lineterminator="\n")
-    table.writerow([*COLUMNS, *titles])
-
-    def write(row: Mapping[str, Any]) -> object:
-        parameters = row.get("parameters", {})
-        return table.writerow([*map(row.get, COLUMNS), *map(parameters.get, names)])
-
-    return write
+def data_of_page(page: str) -> dict[str, Any]:
+    """Return the data that :func:`render` put into a page."""
+    _, _, rest = page.partition('<script type="application/json" id="data">')
+    data: dict[str, Any] = msgspec.json.decode(rest.partition("</script>")[0])
+    return data

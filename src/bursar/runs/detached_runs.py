@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -197,6 +197,17 @@ def _updates(folder: RunFolder, patience: float | None = None) -> Iterator[RunVi
             for line in lines:
                 if not line.endswith(b"\n"):
                     return
+                with contextlib.suppress(msgspec.MsgspecError):  # of another version
+                    yield msgspec.json.decode(line, type=RunViewUpdate)
+
+
+async def watch_run(folder: RunFolder) -> AsyncIterator[RunViewUpdate]:
+    """Yield what a run's process shows, until the connection ends; nothing if there is none."""
+    with contextlib.suppress(OSError, ValueError):  # the latter for a line beyond all measure
+        with _reachable(folder.views_socket) as path:
+            lines, connection = await asyncio.open_unix_connection(str(path), limit=_MOST_UNREAD)
+        with contextlib.closing(connection):
+            while (line := await lines.readline()).endswith(b"\n"):
                 with contextlib.suppress(msgspec.MsgspecError):  # of another version
                     yield msgspec.json.decode(line, type=RunViewUpdate)
 

@@ -6,7 +6,7 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from bursar.dispatch.folders import folder_name
 from bursar.dispatch.journal import (
+    JournalAdditions,
     count_statuses,
     is_written,
     read_journal,
@@ -38,7 +39,7 @@ from bursar.model.task import Outcome, Status, Task
 from bursar.provisioning.accounting import USAGE, PilotUsage
 from bursar.report.bill import Bill, make_bill
 from bursar.report.failures import FailureGroup, failures_to_dict, group_failures
-from bursar.runs.amendments import expected_after
+from bursar.runs.amendments import AMENDED, expected_after
 from bursar.runs.folder import RunFolder, RunManifest, RunState
 from bursar.runs.forecasting.journalled import fans_of
 from bursar.runs.incarnations import RunIncarnation, incarnations_of, leases_of
@@ -78,6 +79,35 @@ class RunRecord:
     folder: RunFolder
     info: RunManifest
     journal: JournalState = field(repr=False)
+
+    def read_on(self, more: JournalAdditions) -> "RunRecord":
+        """
+        Return the record with what its journal had more later.
+
+        The campaign is read again only if the run's goal may have changed; the plan stays.
+
+        Parameters
+        ----------
+        more
+            See :func:`bursar.dispatch.journal.read_additions`.
+        """
+        before = self.journal
+        later = RunRecord(
+            self.folder,
+            effective_manifest(self.folder),
+            replace(
+                before,
+                records=before.records + more.records,
+                transfers=before.transfers + more.transfers,
+                events=before.events + more.events,
+            ),
+        )
+        # Cached properties keep their values there.
+        known = vars(self)
+        amended = any(one.kind == AMENDED for one in more.events)
+        names = ("planned",) if amended else ("planned", "campaign")
+        vars(later).update({name: known[name] for name in names if name in known})
+        return later
 
     @cached_property
     def campaign(self) -> Campaign:
@@ -405,39 +435,47 @@ def summaries(base: Path, *, sizes: bool = False) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     users: dict[str, list[str]] = {}  # runs that go on and reuse results of a run
     for folder in RunFolder.all(base):
-        counts: dict[str, int] = {}
-        try:
-            info = effective_manifest(folder)
-        except BursarError:
+        row = summary_row(folder)
+        if row is None:
             continue
-        state: str = info.state
-        try:
-            counts = count_statuses(folder.journal_file)
-        except InputError:
-            # Shown and not left out: the user must hear of it.
-            state = "damaged"
-        except BursarError:
-            continue
-        succeeded = counts.get(Status.SUCCEEDED, 0)
-        labels = read_labels(folder.path)
-        if info.reused_from and state in ("new", "running"):
-            users.setdefault(info.reused_from, []).append(folder.name)
-        rows.append(
-            {
-                "run": folder.name,
-                "campaign": info.campaign,
-                "state": state,
-                "tasks": info.tasks,
-                "succeeded": succeeded,
-                "failed": sum(counts.values()) - succeeded,
-                "created": info.created,
-                "finished": info.finished,
-                "tags": labels.tags,
-                "note": labels.note,
-            }
-        )
+        origin = row.pop("reused_from")
+        if origin and row["state"] in ("new", "running"):
+            users.setdefault(origin, []).append(folder.name)
+        rows.append(row)
         if sizes:
-            rows[-1]["size"] = size_of(folder.path)
+            row["size"] = size_of(folder.path)
     for row in rows:
         row["used_by"] = users.get(row["run"], [])
     return rows
+
+
+def summary_row(folder: RunFolder) -> dict[str, Any] | None:
+    """Return a run in short, with counts of its tasks; None: its folder cannot be read."""
+    counts: dict[str, int] = {}
+    try:
+        info = effective_manifest(folder)
+    except BursarError:
+        return None
+    state: str = info.state
+    try:
+        counts = count_statuses(folder.journal_file)
+    except InputError:
+        # Shown and not left out: the user must hear of it.
+        state = "damaged"
+    except BursarError:
+        return None
+    succeeded = counts.get(Status.SUCCEEDED, 0)
+    labels = read_labels(folder.path)
+    return {
+        "run": folder.name,
+        "campaign": info.campaign,
+        "state": state,
+        "tasks": info.tasks,
+        "succeeded": succeeded,
+        "failed": sum(counts.values()) - succeeded,
+        "created": info.created,
+        "finished": info.finished,
+        "tags": labels.tags,
+        "note": labels.note,
+        "reused_from": info.reused_from,
+    }

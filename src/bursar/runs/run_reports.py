@@ -11,7 +11,8 @@ from bursar.dispatch.folders import write_atomically
 from bursar.dispatch.journal import read_attempts
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError, InputError
-from bursar.report.run_report import ReportContent, write_report, write_results
+from bursar.report.result_files import write_results
+from bursar.report.run_report import ReportContent, write_report
 from bursar.runs.folder import RunFolder, find_task
 from bursar.runs.forecasting.journalled import fans_of
 from bursar.runs.run_record import RunRecord, log_files, summarise
@@ -145,20 +146,22 @@ def report_to(path: Path, record: RunRecord) -> None:
     BursarError
         When the file cannot be written.
     """
+    write_report(path, content_of_run(record))
+
+
+def content_of_run(record: RunRecord) -> ReportContent:
+    """Return what the page shows of a run so far."""
     proposal, plan = record.planned
-    write_report(
-        path,
-        ReportContent(
-            summary=summarise(record),
-            proposal=proposal,
-            plan=plan,
-            tasks=record.campaign.workflow.tasks,
-            records=record.attempts,
-            transfers=record.journal.transfers,
-            leases=record.leases,
-            incarnations=record.incarnations,
-            events=record.journal.events,
-            bill=record.bill,
-            forecasts=fans_of(record.journal.events),
-        ),
+    return ReportContent(
+        summary=summarise(record),
+        proposal=proposal,
+        plan=plan,
+        tasks=record.campaign.workflow.tasks,
+        records=record.attempts,
+        transfers=record.journal.transfers,
+        leases=record.leases,
+        incarnations=record.incarnations,
+        events=record.journal.events,
+        bill=record.bill,
+        forecasts=fans_of(record.journal.events),
     )

@@ -151,7 +151,7 @@ class ServiceTable(TomlTable, frozen=True):
         InputError
             When the text is none.
         """
-        return at_field("listen", _address, self.listen)
+        return at_field("listen", read_address, self.listen)
 
     def worker_address(self) -> Address | None:
         """
@@ -164,7 +164,7 @@ class ServiceTable(TomlTable, frozen=True):
         """
         if self.worker_listen is None:
             return None
-        return at_field("worker_listen", _address, self.worker_listen)
+        return at_field("worker_listen", read_address, self.worker_listen)
 
     def certificates(self, folder: Path) -> CertificateFiles | None:
         """
@@ -486,7 +486,7 @@ def _site(file: ServiceFile, folder: Path) -> SiteFacts:
     return replace(site, name=table.name) if table.name else site
 
 
-def _address(text: str) -> Address:
+def read_address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:

@@ -5,7 +5,7 @@ from typing import Any
 
 from bursar.classad import Ad, evaluate, parse, references
 from bursar.model.errors import InputError, spelling_hint
-from bursar.report.run_report import result_rows
+from bursar.report.result_files import result_rows
 from bursar.runs.run_record import RunRecord
 
 SLOWEST = 20

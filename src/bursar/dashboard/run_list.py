@@ -1,0 +1,120 @@
+"""The list of a user's runs, read again only where something has changed."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bursar.dispatch.journal import JournalPosition, is_written, read_additions
+from bursar.model.errors import BursarError
+from bursar.report.run_report import MoneyPoint, RunClock, money_points
+from bursar.runs.folder import RunFolder
+from bursar.runs.forecasting.journalled import fans_of
+from bursar.runs.plan_file import read_plan
+from bursar.runs.run_record import summary_row
+
+_Stamp = tuple[int, int] | None
+"""Time of change and size of a file; None: there is none."""
+
+
+@dataclass(slots=True)
+class _Listed:
+    """What is known of one run."""
+
+    folder: RunFolder
+    row: dict[str, Any]
+    stamps: list[_Stamp] = field(default_factory=list)
+    plan_stamps: list[_Stamp] = field(default_factory=list)
+    position: JournalPosition = field(
+        default_factory=lambda: JournalPosition(attempts=None, starts=None)
+    )
+    money: MoneyPoint = (0.0, 0.0, 0.0)
+
+    def read(self) -> bool:
+        """Read what has changed; return whether the row is another one."""
+        files, journal = self.folder, self.folder.journal_file
+        log = journal.with_name(journal.name + "-wal")
+        labels = files.path / "labels.json"
+        stamps = [_stamp(one) for one in (files.info_file, journal, log, labels)]
+        live = is_written(journal)
+        if stamps == self.stamps and live == self.row.get("live"):
+            return False
+        before, self.stamps = dict(self.row), stamps
+        self.row |= (summary_row(files) or {"state": "damaged"}) | {"live": live}
+        try:
+            self._read_goal()
+            self._read_money()
+        except BursarError:
+            self.row["state"] = "damaged"
+        return self.row != before
+
+    def _read_goal(self) -> None:
+        """Read goal and currency, which seldom change, from files that may be large."""
+        files = self.folder
+        stamps = [_stamp(one) for one in (files.compiled_file, files.plan_file)]
+        if stamps == self.plan_stamps:
+            return
+        goal = files.read_campaign().goal
+        self.row |= {
+            "budget": goal.budget,
+            "deadline_s": goal.deadline,
+            "currency": read_plan(files)[1].currency,
+        }
+        self.plan_stamps = stamps
+
+    def _read_money(self) -> None:
+        """Read what was spent and forecast since the last time."""
+        more = read_additions(self.folder.journal_file, self.position)
+        points = money_points(more.transfers, RunClock(()), self.money)
+        self.money = points[-1] if points else self.money
+        self.row["spent"] = self.money[1]
+        fans = fans_of(more.events)
+        if fans:
+            self.row["forecast"] = fans[-1][1].to_dict()
+        self.position = more.position
+
+
+class RunList:
+    """
+    The runs of a folder as rows, the newest first.
+
+    Parameters
+    ----------
+    base
+        Folder that holds the runs.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._listed: dict[str, _Listed] = {}
+
+    def read(self) -> tuple[list[dict[str, Any]], set[str]]:
+        """
+        Return all rows, and the names of runs whose row is new or has changed.
+
+        A row has the fields of :func:`bursar.runs.run_record.summary_row`, and ``live``,
+        ``currency``, ``spent``, ``budget``, ``deadline_s``, and ``forecast``, the last one.
+        """
+        found: dict[str, _Listed] = {}
+        changed = set()
+        for folder in RunFolder.all(self._base):
+            listed = self._listed.get(folder.name)
+            if listed is None:
+                row = summary_row(folder)
+                if row is None:
+                    continue
+                row |= dict.fromkeys(("currency", "spent", "budget", "deadline_s", "forecast"))
+                listed = _Listed(folder, row)
+            if listed.read():
+                changed.add(folder.name)
+            found[folder.name] = listed
+        self._listed = found
+        rows = [dict(one.row) for one in found.values()]
+        return sorted(rows, key=lambda row: -row["created"]), changed
+
+
+def _stamp(file: Path) -> _Stamp:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
