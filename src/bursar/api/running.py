@@ -333,7 +333,8 @@ def run(
         summary = finish_reused(folder)
         return RunResult(folder, summary, summary["exit_status"])
     if detach:
-        return _detached(folder, ["--anyway"] if anyway else [], progress)
+        words = ["run", "--resume", str(folder.path), *["--anyway"] * anyway]
+        return _detached(folder, words, progress)
     return _carry_out(folder, allowed, chosen, progress=progress, anyway=anyway)
 
 
@@ -446,11 +447,14 @@ def resume(
             print(line, file=sys.stderr)
     if detach:
         options = [] if budget is None else ["--budget", f"{amount!r} {plan.currency}"]
-        if not isinstance(retried, bool):
-            raise InputError("goes with all failed tasks only", where="detach")
-        options += ["--retry-failed"] * retried + ["--anyway"] * anyway
-        options += [f"--{changed}"] * (changed is not None)
-        return _detached(folder, options, progress)
+        options += ["--anyway"] * anyway + [f"--{changed}"] * (changed is not None)
+        if isinstance(retried, bool):
+            options += ["--retry-failed"] * retried
+            return _detached(folder, ["run", "--resume", str(folder.path), *options], progress)
+        if options:
+            raise InputError(f"{options[0]} goes with all failed tasks only", where="detach")
+        ids = [campaign.workflow.tasks[number].id for number in retried]
+        return _detached(folder, ["retry", str(folder.path), "--", *ids], progress)
     return _carry_out(
         folder,
         campaign,
@@ -520,7 +524,7 @@ def _as_it_is(
     )
 
 
-def _detached(folder: RunFolder, options: Sequence[str], progress: bool) -> RunResult:
+def _detached(folder: RunFolder, words: Sequence[str], progress: bool) -> RunResult:
     """Have another process carry a run out; return how the run stands at its begin."""
     before = time.time()
     told: set[str] = set()
@@ -531,7 +535,7 @@ def _detached(folder: RunFolder, options: Sequence[str], progress: bool) -> RunR
                 told.add(message)
                 shown.notify(message)
 
-        status = start_detached(folder, options, tell)
+        status = start_detached(folder, words, tell)
         record = read_run(folder)
         if status is not None:
             # What was said after the last look at the run, all of which is in its journal by now.

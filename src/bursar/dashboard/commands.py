@@ -279,6 +279,7 @@ async def _bursar(*words: str) -> Any:
 
 
 def _complaint(text: str) -> str:
-    """Return the last line that a command said, without the command's name."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("bursar: ").strip() if lines else ""
+    """Return a command's complaint and its hint on one line, without the command's name."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    begin = next((i for i in reversed(range(len(lines))) if lines[i].startswith("bursar")), 0)
+    return "; ".join(lines[begin:]).removeprefix("bursar: ")

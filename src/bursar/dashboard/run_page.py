@@ -122,8 +122,10 @@ class RunPage:
         if more.transfers or more.events:
             points = money_points(more.transfers, clock, self._page["money"][-1])
             self._page["money"] += points
-            self._page["leases"] = lease_rows(self._record.leases, clock)
-            found.append(("money", {"points": points, "leases": self._page["leases"]}))
+            leases = self._page["leases"] = lease_rows(self._record.leases, clock)
+            ends = [point[0] for point in points] + [row[1] for row in leases if row[1] is not None]
+            end = self._page["end"] = round(max([self._page["end"], *ends]), 3)
+            found.append(("money", {"points": points, "leases": leases, "end": end}))
         for name, field, rows in (
             ("forecast", "forecast", forecast_rows(fans_of(more.events), clock)),
             ("message", "messages", message_rows(more.events, clock)),

@@ -387,6 +387,7 @@ def _json(data: Any) -> web.Response:
 
 
 def _problem(status: int, detail: str) -> web.Response:
+    detail = "; ".join(detail.splitlines())
     body = msgspec.json.encode({"status": status, "title": detail, "detail": detail})
     return web.Response(body=body, status=status, content_type="application/problem+json")
 

@@ -264,7 +264,7 @@ def _end_workers(folder: RunFolder) -> bool:
 
 
 def start_detached(
-    folder: RunFolder, options: Sequence[str], on_message: Callable[[str], None]
+    folder: RunFolder, words: Sequence[str], on_message: Callable[[str], None]
 ) -> int | None:
     """
     Start a process that carries a run out and does not end with this terminal.
@@ -274,8 +274,8 @@ def start_detached(
 
     Parameters
     ----------
-    options
-        Further options of ``bursar run --resume``.
+    words
+        Command of ``bursar`` that goes on with the run, and its options.
     on_message
         Called with what the run says meanwhile, again for each look at the run.
 
@@ -296,7 +296,7 @@ def start_detached(
     except OSError as error:
         raise BursarError(f"{folder.runner_log}: cannot be written: {error.strerror}") from None
     said = os.fstat(log).st_size
-    command = [sys.executable, "-P", "-m", "bursar", "run", "--resume", str(folder.path), *options]
+    command = [sys.executable, "-P", "-m", "bursar", *words]
     try:
         runner = os.posix_spawn(
             sys.executable,

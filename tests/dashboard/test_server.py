@@ -1,0 +1,211 @@
+"""Who is answered, what with, and what the page's actions do."""
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.dashboard.conftest import SWEEP, Served
+
+
+def test_only_the_token_opens_the_data(served: Served) -> None:
+    """Without it nothing but the page itself is to be had, whatever is asked."""
+    for path in ("/api/runs", "/api/runs/first", "/api/runs/first/tasks", "/api/money"):
+        for given_one in ("", "Bearer", "Bearer x", f"Basic {served.access.token}"):
+            answer = httpx.get(served.address + path[1:], headers={"Authorization": given_one})
+            assert answer.status_code == 401
+            assert "first" not in answer.text
+    assert httpx.get(served.address).status_code == 200
+
+
+def test_a_code_opens_the_page_once(served: Served) -> None:
+    """The token comes in the page's own text, never in an address."""
+    code = served.access.new_code()
+    first = httpx.post(served.address + "open", data={"code": code.upper()})
+    assert served.access.token in first.text
+    assert not first.history
+    again = httpx.post(served.address + "open", data={"code": code})
+    assert again.status_code == 403
+    assert served.access.token not in again.text
+
+
+def test_foreign_names_of_this_server_are_refused(served: Served) -> None:
+    """A page that has given its name our address gets nothing."""
+    answer = served.client.get("/api/runs", headers={"Host": "evil.example"})
+    assert answer.status_code == 421
+
+
+def test_every_answer_forbids_foreign_code(served: Served) -> None:
+    """Also errors, events and files have the policy."""
+    for path in ("/", "/api/runs", "/api/runs/none", "/nothing", "/page/index.html"):
+        headers = served.client.get(path).headers
+        assert "script-src 'self'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+    with served.client.stream("GET", "/api/runs/events") as events:
+        assert "unsafe" not in events.headers["Content-Security-Policy"]
+
+
+def test_runs_are_listed_and_shown(served: Served) -> None:
+    """The list has the run's figures, the page what report.html has."""
+    (row,) = [r for r in served.client.get("/api/runs").json()["runs"] if r["run"] == "first"]
+    assert (row["tasks"], row["succeeded"], row["failed"], row["budget"]) == (20, 19, 1, 40.0)
+    page = served.client.get("/api/runs/first").json()
+    assert page["summary"]["failed"] == 1
+    assert {bar[6] for bar in page["actual"]["local"]} == set(range(20))
+    assert row["spent"] == pytest.approx(page["summary"]["cost"])
+    assert not page["live"]
+
+
+def test_tasks_are_searched_sorted_and_paged(served: Served) -> None:
+    """Each row has its parameters; conditions are those of bursar tasks."""
+    ask = served.client.get("/api/runs/first/tasks", params={"state": "failed"}).json()
+    assert (ask["total"], ask["matched"]) == (20, 1)
+    names = ask["columns"]
+    assert ask["rows"][0][names.index("parameters.i")] == 7
+    params: dict[str, Any] = {"sort": "parameters.i", "descending": "true", "limit": 3}
+    page = served.client.get("/api/runs/first/tasks", params=params | {"offset": 1}).json()
+    assert [row[names.index("parameters.i")] for row in page["rows"]] == [19, 18, 17]
+    some = served.client.get("/api/runs/first/tasks", params={"where": "i > 17"}).json()
+    assert some["matched"] == 3
+
+
+def test_a_task_tells_all_of_itself(served: Served) -> None:
+    """Command, attempts, reasons and both streams."""
+    task = served.client.get("/api/runs/first/tasks/6").json()
+    assert task["parameters"] == {"i": 7}
+    assert "echo out 7" in task["command"]
+    assert task["attempts"][-1]["status"] == "failed"
+    assert task["why"]
+    out = served.client.get("/api/runs/first/tasks/6/stdout")
+    assert out.text == "out 7\n"
+    assert out.headers["X-Size"] == out.headers["X-Next"] == "6"
+    assert served.client.get("/api/runs/first/tasks/6/stderr?offset=4").text == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/runs/none", 404),
+        ("/api/runs/..", 404),
+        ("/api/runs/%2e%2e%2f%2e%2e%2fetc", 404),
+        ("/api/runs/first/tasks?limit=0", 422),
+        ("/api/runs/first/tasks?limit=x", 400),
+        ("/api/runs/first/tasks?nothing=1", 400),
+        ("/api/runs/first/tasks?sort=nothing", 422),
+        ("/api/runs/first/tasks?where=i%20>", 422),
+        ("/api/runs/first/tasks/20", 422),
+        ("/api/runs/first/tasks/6/stdout?attempt=9", 422),
+        ("/api/runs/first/tasks/6/stdout?offset=-1", 422),
+        ("/api/runs/first/events?version=x", 422),
+        ("/api/compare?first=first&second=none", 422),
+        ("/page/..%2f__init__.py", 404),
+    ],
+)
+def test_bad_requests_get_one_line(served: Served, path: str, status: int) -> None:
+    """The answer is a problem document and never a fault of the server."""
+    answer = served.client.get(path)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["Content-Type"].startswith("application/problem+json")
+    assert "\n" not in answer.json()["title"].strip()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["/api/runs/first/amend", "/api/runs/first/labels", "/api/plan", "/api/runs"]),
+    st.one_of(
+        st.binary(max_size=30),
+        st.recursive(
+            st.none() | st.integers() | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(["deadline", "text", "add", "note", "name", "x"]),
+                    inner,
+                    max_size=3,
+                )
+            ),
+            max_leaves=6,
+        ).map(lambda value: json.dumps(value).encode()),
+    ).filter(lambda body: not _is_understood(body)),
+)
+def test_no_body_makes_a_fault(served: Served, path: str, body: bytes) -> None:
+    """Bodies that are not what is asked for are refused with 4xx."""
+    answer = served.client.post(path, content=body)
+    assert 400 <= answer.status_code < 500, answer.text
+
+
+def _is_understood(body: bytes) -> bool:
+    """Whether a body could be right for some path, which would then begin a process."""
+    try:
+        value = json.loads(body or b"{}")
+    except ValueError:
+        return False
+    return isinstance(value, dict) and all(
+        isinstance(one, str | list | None) for one in value.values()
+    )
+
+
+def test_events_go_on_from_the_document(served: Served, campaign: Path) -> None:
+    """A run that begins now is seen to end, with every task once."""
+    slow = campaign.with_name("slow.toml")
+    slow.write_text(SWEEP.replace('"echo', '"sleep 0.3; echo').replace('"sweep"', '"slow"'))
+    body = {"text": slow.read_text(), "name": "slow.toml", "folder": str(slow.parent)}
+    begun = served.client.post("/api/runs", json=body, headers={"Idempotency-Key": "1"}).json()
+    again = served.client.post("/api/runs", json=body, headers={"Idempotency-Key": "1"}).json()
+    assert again == begun  # one run and not two
+    run = begun["run"]
+    page = served.client.get(f"/api/runs/{run}").json()
+    ended = [bar[6] for bars in page["actual"].values() for bar in bars]
+    snapshots = 0
+    url = f"/api/runs/{run}/events?version={page['version']}"
+    if page["live"]:
+        with served.client.stream("GET", url) as events:
+            for name, data in _events(events):
+                if name == "ended":
+                    ended += [bar[6] for bars in data["bars"].values() for bar in bars]
+                snapshots += name == "snapshot"
+                assert name != "reload"
+                if name == "over":
+                    break
+        assert snapshots
+    # The one that fails has three attempts.
+    assert Counter(ended) == Counter(range(20)) + Counter({6: 2})
+    whole = served.client.get(f"/api/runs/{run}").json()
+    assert whole["summary"]["succeeded"] == 19
+    assert [r["run"] for r in served.client.get("/api/runs").json()["runs"]].count(run) == 1
+
+
+def _events(stream: httpx.Response) -> Any:
+    name = ""
+    until = time.monotonic() + 60
+    for line in stream.iter_lines():
+        assert time.monotonic() < until
+        if line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            yield name, json.loads(line[6:])
+
+
+def test_actions_are_those_of_the_commands(served: Served) -> None:
+    """Labels, a retry, a plan: what the commands would have said."""
+    run = "/api/runs/first"
+    labels = served.client.post(run + "/labels", json={"add": ["good"], "note": "seen"}).json()
+    assert labels == {"run": "first", "tags": ["good"], "note": "seen"}
+    refused = served.client.post(run + "/stop")
+    assert refused.status_code == 422
+    assert "no process carries run first out" in refused.json()["detail"]
+    refused = served.client.post(run + "/amend", json={"deadline": "soon"})
+    assert (refused.status_code, "soon" in refused.json()["detail"]) == (422, True)
+    plan = served.client.post("/api/plan", json={"text": SWEEP}).json()
+    assert plan["summary"]["state"] == "planned"
+    assert len(plan["planned"]["local"]) == 20
+    retried = served.client.post(run + "/retry", json={"tasks": ["sweep-6"]})
+    assert retried.status_code == 200, retried.text
+    assert retried.json()["run"] == "first"
+    page = served.client.get(run).json()
+    assert page["version"] > 0
