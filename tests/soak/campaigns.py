@@ -296,7 +296,7 @@ def wait_for_moment(soaked: Soaked, rng: random.Random, number: int) -> None:
 @dataclass(slots=True)
 class PaidTime:
     """
-    The time for which processors of this machine may be billed: while the run or workers of it live.
+    The time for which processors may be billed: while the run or workers of it live.
 
     Attributes
     ----------
