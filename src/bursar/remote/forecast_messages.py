@@ -4,11 +4,19 @@ import msgspec
 
 
 class ForecastQuantiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that are not exceeded with a probability of 10, 50 and 90 %."""
+    """Moments that are not exceeded with a probability of 10, 50 and 90 %."""
 
     p10: float
     p50: float
     p90: float
+
+
+class CostQuantiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Amounts, micro-units, that are not exceeded with a probability of 10, 50 and 90 %."""
+
+    p10: int
+    p50: int
+    p90: int
 
 
 class InstanceForecast(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,7 +42,7 @@ class InstanceForecast(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     at: float
     end: ForecastQuantiles
-    cost: ForecastQuantiles | None = None
+    cost: CostQuantiles | None = None
     deadline_odds: float | None = None
     budget_odds: float | None = None
     basis: str = "nothing"

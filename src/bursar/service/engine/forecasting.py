@@ -12,18 +12,21 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.task_states import CANCELLED, ENDING
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.history.forecast_records import SHARES
 from bursar.model.money import from_micros
-from bursar.model.task import Status
-from bursar.remote.forecast_messages import InstanceForecast
 from bursar.service.billing.pool_admission import PoolAdmission
 from bursar.service.engine.instance import Instance
 from bursar.service.engine.instance_index import InstanceIndex
+from bursar.service.engine.instance_standing import (
+    EndedTask,
+    ForecastScores,
+    InstanceStanding,
+    MadeForecast,
+)
 from bursar.service.engine.recording import TaskEnd
 from bursar.service.interfaces import Clock, is_shared
 from bursar.service.logs import LOGGER
@@ -43,7 +46,10 @@ STILL = 20.0
 """Seconds after which a forecast is made anew although no task has ended."""
 
 LOAD = 0.01
-"""Share of a processor that forecasts of all instances may take together."""
+"""
+Share of a processor that forecasts of all instances may take together: after each one there is a
+pause of a hundred times its processor time. What the first one loads and compiles does not count.
+"""
 
 MOST_TASKS = 100_000
 """Unfinished tasks of an instance, at most, for which forecasts are made."""
@@ -58,88 +64,6 @@ _MOST_AT_ONCE = 64
 """Ends of one record that are looked at; of more, an even sample."""
 
 _STEP = 0.5
-
-
-class EndedTask(NamedTuple):
-    """
-    A task that has ended.
-
-    Parameters
-    ----------
-    label
-        The client's own word for it.
-    seconds
-        Run time.
-    busy
-        Share of processor time in that; NaN where unknown.
-    """
-
-    label: str
-    seconds: float
-    status: Status
-    busy: float
-
-
-class InstanceStanding(NamedTuple):
-    """
-    Copies of what a forecast of an instance needs to know.
-
-    Parameters
-    ----------
-    now
-        Seconds since the epoch.
-    states, processors, estimates
-        Of all tasks, by number.
-    labels, after
-        Of tasks that have not ended and have any.
-    running
-        Tasks that run, and for how many seconds they have.
-    room
-        Processors on which the tasks are forecast to run.
-    price
-        Currency units per processor-second; None: nothing is charged for each.
-    spent
-        Micro-units so far.
-    deadline, budget
-        Seconds since the epoch, and micro-units; None: none was stated.
-    """
-
-    now: float
-    states: bytes
-    processors: Sequence[int]
-    estimates: Sequence[float]
-    labels: dict[int, str]
-    after: dict[int, tuple[int, ...]]
-    running: Sequence[tuple[int, float]]
-    ends: Sequence[EndedTask]
-    room: int
-    price: float | None
-    spent: int
-    deadline: float | None
-    budget: int | None
-
-
-class ForecastScores(NamedTuple):
-    """Scores of earlier forecasts of the end and of the cost, the newest last."""
-
-    end: Sequence[float] = ()
-    cost: Sequence[float] = ()
-
-
-class MadeForecast(NamedTuple):
-    """
-    A forecast, with what its score is computed from when the truth is known.
-
-    Parameters
-    ----------
-    end, cost
-        5 %, 50 % and 95 % quantiles of the draws: seconds from the forecast, currency units beyond
-        those spent. None where no cost is forecast.
-    """
-
-    told: InstanceForecast
-    end: tuple[float, float, float]
-    cost: tuple[float, float, float] | None
 
 
 @dataclass(slots=True)
@@ -189,8 +113,7 @@ class InstanceForecasts:
         self._followed: dict[int, _Followed] = {}
         self._scores: dict[float, tuple[deque[float], deque[float]]] = {}
         self._is_first = True
-        self.cost = 0.0
-        """Processor seconds that forecasts have taken; half of the first is what it loads."""
+        self._cost = 0.0  # processor seconds of the forecast under way
 
     def take_in(self, instance: Instance, endings: Sequence[TaskEnd]) -> None:
         """Note ends of tasks, whose labels are still known."""
@@ -212,16 +135,17 @@ class InstanceForecasts:
     async def run(self) -> None:
         """Make forecasts until cancelled."""
         clock = asyncio.get_running_loop().time
-        begun = clock()
+        resting = 0.0
         while True:
             await asyncio.sleep(_STEP)
             now = clock()
             self._close_ended()
-            if self.cost > LOAD * (now - begun):
-                continue
-            instance = self._next_due(now)
+            instance = self._next_due(now) if now >= resting else None
             if instance is not None:
+                self._cost = 0.0
                 await self._forecast(instance, now)
+                resting = now + (0.0 if self._is_first else self._cost / LOAD)
+                self._is_first = False
 
     def _close_ended(self) -> None:
         """Score the forecasts of instances that are over, and forget what is gone."""
@@ -256,7 +180,7 @@ class InstanceForecasts:
         began = time.thread_time()
         standing = self._standing(instance, followed)
         followed.last, followed.seen = now, followed.ended
-        self.cost += time.thread_time() - began
+        self._cost += time.thread_time() - began
         share = self._share(instance)
         made = None
         if standing is not None:
@@ -284,8 +208,7 @@ class InstanceForecasts:
             log.exception("an instance cannot be forecast")
             return None
         finally:
-            self.cost += (0.5 if self._is_first else 1.0) * (time.thread_time() - began)
-            self._is_first = False
+            self._cost += time.thread_time() - began
 
     def _standing(self, instance: Instance, followed: _Followed) -> InstanceStanding | None:
         """Return copies of what is known of an instance; None: no processors are there for it."""

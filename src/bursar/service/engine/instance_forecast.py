@@ -18,12 +18,12 @@ from bursar.forecasts.runtime_draws import CampaignTasks, UnknownRuntimes
 from bursar.forecasts.runtime_model import RuntimeColumns, learn_runtimes
 from bursar.history.observation import CENSORED
 from bursar.model.campaign import Workflow
-from bursar.model.money import MICROS, from_micros
+from bursar.model.money import from_micros, to_micros
 from bursar.model.plan import Purchase
 from bursar.model.slot import Slot
 from bursar.model.task import Shell, Status, Task
-from bursar.remote.forecast_messages import ForecastQuantiles, InstanceForecast
-from bursar.service.engine.forecasting import (
+from bursar.remote.forecast_messages import CostQuantiles, ForecastQuantiles, InstanceForecast
+from bursar.service.engine.instance_standing import (
     EndedTask,
     ForecastScores,
     InstanceStanding,
@@ -133,8 +133,10 @@ def _told(
     deadline, budget = standing.deadline, standing.budget
     return InstanceForecast(
         at=now,
-        end=_quantiles(end, now, 1.0),
-        cost=None if cost is None else _quantiles(cost, spent, MICROS),
+        end=ForecastQuantiles(**{name: now + value for name, value in _quantiles(end)}),
+        cost=None
+        if cost is None
+        else CostQuantiles(**{name: to_micros(spent + value) for name, value in _quantiles(cost)}),
         deadline_odds=None if deadline is None else end.probability(deadline - now),
         budget_odds=None
         if budget is None or cost is None
@@ -143,9 +145,9 @@ def _told(
     )
 
 
-def _quantiles(distribution: Distribution, offset: float, unit: float) -> ForecastQuantiles:
-    p10, p50, p90 = (unit * (offset + distribution.quantile(at)) for at in (0.1, 0.5, 0.9))
-    return ForecastQuantiles(p10=p10, p50=p50, p90=p90)
+def _quantiles(distribution: Distribution) -> list[tuple[str, float]]:
+    shares = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+    return [(name, distribution.quantile(share)) for name, share in shares.items()]
 
 
 def _columns(ends: Sequence[EndedTask], kinds: Mapping[str, int]) -> RuntimeColumns:
