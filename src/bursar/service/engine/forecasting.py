@@ -54,7 +54,7 @@ pause of a hundred times its processor time. What the first one loads and compil
 MOST_TASKS = 100_000
 """Unfinished tasks of an instance, at most, for which forecasts are made."""
 
-NEWEST_ENDS = 500
+NEWEST_ENDS = 200
 """Ended tasks of an instance that a forecast learns from, the newest."""
 
 NEWEST_SCORES = 300
