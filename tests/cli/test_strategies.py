@@ -348,6 +348,8 @@ deadline = "10 s"
     told = bag.json("run", "flow.toml", "--sites", "hall.toml", "--strategy", "cost", "--name", "r")
 
     assert told["succeeded"] == 51
-    leases = bag.json("bill", "r")["leases"]
-    assert leases[0]["processors"] < leases[-1]["processors"], "one that would do by the estimates"
+    first, *later = bag.json("bill", "r")["leases"]
+    # Planned again more than once, the last lease may be of the few tasks that are left.
+    most = max((lease["processors"] for lease in later), default=0)
+    assert first["processors"] < most, "one that would do by the estimates"
     check_money(bag.path / "runs" / "r", bag.json("bill", "r"))

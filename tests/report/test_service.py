@@ -1,13 +1,18 @@
 """What people see of a service: progress, results, everything at a glance."""
 
 import io
+import re
+import time
 
+import msgspec
 import pytest
 from msgspec import structs
 from rich.console import Console
 
 from bursar.remote.admin_messages import Overview, WorkerInfo
+from bursar.remote.forecast_messages import CostQuantiles, ForecastQuantiles, InstanceForecast
 from bursar.remote.messages import (
+    AccountInfo,
     Counts,
     InstanceInfo,
     Result,
@@ -15,6 +20,7 @@ from bursar.remote.messages import (
 from bursar.report.service_views import (
     InstanceProgress,
     ResultTable,
+    outlook_of,
     overview_panel,
     own_panel,
     rates_between,
@@ -222,3 +228,52 @@ def test_rows_stay_where_they_are() -> None:
     turned = structs.replace(seen, instances=seen.instances[::-1], workers=seen.workers[::-1])
     assert rows(seen) == rows(turned)
     assert rows(seen)[10:] == [f"lease-{i:012x}.0" for i in range(10)]
+
+
+def forecast(**changes: object) -> InstanceForecast:
+    """One for half past twelve of a day, local time, with both odds."""
+    noon = time.mktime((2026, 11, 27, 12, 0, 0, 0, 0, -1))
+    known: dict[str, object] = {
+        "at": noon,
+        "end": ForecastQuantiles(p10=noon + 1700, p50=noon + 1800, p90=noon + 2000),
+        "cost": CostQuantiles(p10=1_100_000, p50=1_207_000, p90=1_548_000),
+        "deadline_odds": 0.72,
+        "budget_odds": 0.999,
+    }
+    return msgspec.convert(known | changes, InstanceForecast, from_attributes=True)
+
+
+def test_a_forecast_is_shown_while_an_instance_is_watched() -> None:
+    """From the 50 % figure to the 90 % one, with the odds of what was asked for."""
+    console = console_of(160)
+    with InstanceProgress(console) as progress:
+        progress.update(structs.replace(info(20), forecast=forecast()), now=0.0)
+    assert (
+        text_of(console)
+        .splitlines()[-1]
+        .endswith("ends 12:30:00 to 12:33:20, cost 1.207 to 1.548, odds 72 % deadline, 99 % budget")
+    )
+
+
+def test_forecasts_fit_a_terminal_of_80_columns() -> None:
+    """Nothing of ends, costs and odds is cut, also where an end lies on another day."""
+    console = console_of(80)
+    later = forecast(end={"p10": 2e9, "p50": 2e9 + 1, "p90": 2e9 + 2})
+    shown = [
+        structs.replace(info(20), forecast=forecast()),
+        structs.replace(info(30), id="b" * 32, forecast=later),
+        structs.replace(info(40), id="c" * 32),
+    ]
+    account = AccountInfo(user="ada", currency="SU", balance=5, held=0, spent=0)
+    console.print(own_panel("physics", shown, account, height=24))
+    lines = [" ".join(line.split()) for line in text_of(console).splitlines()]
+    first = "aaaaaaaaaaaa 12:30:00 to 12:33:20 1.207 to 1.548 SU 72 % 99 %"
+    assert first in lines
+    assert any(re.match(r"b{12} \d\d-\d\d \d\d:\d\d to \d\d-\d\d", line) for line in lines)
+    assert not any(line.startswith("cccc") and " to " in line for line in lines)
+
+
+def test_a_forecast_without_limits_and_price_says_the_end_only() -> None:
+    """No cost under an agreement, no odds where nothing was asked for."""
+    bare = forecast(cost=None, deadline_odds=None, budget_odds=None)
+    assert outlook_of(bare) == "ends 12:30:00 to 12:33:20"

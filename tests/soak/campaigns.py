@@ -293,6 +293,48 @@ def wait_for_moment(soaked: Soaked, rng: random.Random, number: int) -> None:
             time.sleep(0.005)
 
 
+@dataclass(slots=True)
+class PaidTime:
+    """
+    The time for which processors may be billed: while the run or workers of it live.
+
+    Attributes
+    ----------
+    soaked
+        The campaign, whose first process has just been started.
+    began
+        When it was started, by the monotonic clock.
+    away
+        Seconds in which neither the run nor a worker of it was there.
+    """
+
+    soaked: Soaked
+    began: float
+    away: float = 0.0
+
+    @classmethod
+    def start(cls, soaked: Soaked) -> "PaidTime":
+        """Start the run."""
+        began = time.monotonic()
+        soaked.run.start()
+        return cls(soaked, began)
+
+    def resume(self, found: Findings, pause: float) -> None:
+        """Look at the outputs of a run that was killed, and resume it after some seconds."""
+        killed = time.monotonic()
+        check_outputs(self.soaked, found, all_there=False)
+        time.sleep(pause)
+        # Workers that outlive the run go on with its tasks, and are paid until they are taken over.
+        if not self.soaked.workers():
+            self.away += time.monotonic() - killed
+        self.soaked.run.start()
+
+    def check(self, processors: int, ended: float, found: Findings) -> None:
+        """Check that no more is billed than the processors for the paid time, up to its end."""
+        most = processors * (ended - self.began - self.away)
+        found.need(found.billed <= most, f"{found.billed:.3f} s billed, {most:.3f} s alive at most")
+
+
 class LocalRuns:
     """
     Target: ``bursar run`` on two to four processors of this machine.
@@ -329,10 +371,8 @@ class LocalRuns:
             budget=2_000.0,
         )
         found.tasks = soaked.pieces + 1
-        lived = 0.0
         try:
-            began = time.monotonic()
-            soaked.run.start()
+            paid = PaidTime.start(soaked)
             for number in range(rng.randint(1, 4)):
                 wait_for_moment(soaked, rng, number)
                 what = rng.random()
@@ -340,13 +380,9 @@ class LocalRuns:
                     kill_workers(soaked, rng, found, rng.random())
                 if what > 0.3:
                     kill_run(soaked, found)
-                    lived += time.monotonic() - began
-                    check_outputs(soaked, found, all_there=False)
-                    time.sleep(rng.choice((0.0, 0.0, rng.uniform(0.0, 1.0))))
-                    began = time.monotonic()
-                    soaked.run.start()
+                    paid.resume(found, rng.choice((0.0, 0.0, rng.uniform(0.0, 1.0))))
             status = soaked.run.finish(PATIENCE)
-            lived += time.monotonic() - began
+            ended = time.monotonic()
             found.need(status == 0, f"exit status {status}: {soaked.run.said[-400:]}")
             bill = check_end(soaked, found)
             found.need(
@@ -360,5 +396,4 @@ class LocalRuns:
             found.recorded <= found.billed + 1e-3,
             f"{found.billed:.3f} s billed, {found.recorded:.3f} s used by attempts",
         )
-        most = processors * lived
-        found.need(found.billed <= most, f"{found.billed:.3f} s billed, {most:.3f} s alive at most")
+        paid.check(processors, ended, found)

@@ -1,13 +1,23 @@
 """Rounds of live faults: a few by default, hundreds by ``make test-long``."""
 
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from tests.forked import start_forked
 from tests.soak.__main__ import done_before, main
-from tests.soak.campaigns import LocalRuns, count_overlaps
+from tests.soak.campaigns import (
+    PATIENCE,
+    LocalRuns,
+    PaidTime,
+    Soaked,
+    check_end,
+    count_overlaps,
+    kill_run,
+    kill_workers,
+)
 from tests.soak.clusters import ClusterRuns, GridEngineDaemons, SlurmDaemons, check_record
 from tests.soak.rounds import Findings, Target, run_rounds
 from tests.soak.services import Services
@@ -31,6 +41,34 @@ def hold(target: Target, folder: Path, numbers: list[int]) -> None:
 def test_a_few_rounds_on_runs_of_this_machine(tmp_path: Path) -> None:
     """Runs and workers are killed: results, money, files and processes are as promised."""
     hold(LocalRuns(start_forked), tmp_path, [0, 1])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("workers_too", [False, True])
+def test_time_between_a_kill_and_the_resumption_is_paid_where_workers_go_on(
+    tmp_path: Path, workers_too: bool
+) -> None:
+    """The pause is longer than all starts, so that it cannot hide in what they take."""
+    pause, found = 4.0, Findings()
+    sites = '[site.local]\nkind = "local"\nprocessors = 2\nunit_price = "3600 SU/core-hour"\n'
+    soaked = Soaked.lay_out(tmp_path, sites, start_forked, pieces=8, step=0.03, budget=2_000.0)
+    try:
+        paid = PaidTime.start(soaked)
+        assert soaked.wait_for(2)
+        if workers_too:
+            kill_workers(soaked, random.Random(0), found, 1.0)
+        kill_run(soaked, found)
+        assert bool(soaked.workers()) is not workers_too
+        paid.resume(found, pause)
+        assert soaked.run.finish(PATIENCE) == 0
+        ended = time.monotonic()
+        check_end(soaked, found)
+        paid.check(2, ended, found)
+    finally:
+        soaked.run.close()
+    assert found.broken == []
+    assert (found.billed >= 2 * pause) is not workers_too
+    assert (paid.away >= pause) is workers_too
 
 
 @pytest.mark.timeout(600)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.worker.minimal_dispatcher import Server, job, working
 
+from bursar.dispatch.prefetch import HORIZON
 from bursar.dispatch.wire import (
     LONGEST_REASON,
     CancelTasks,
@@ -147,20 +148,53 @@ def test_a_job_that_comes_again_does_not_run_again(tmp_path: Path, until: Until)
 def test_held_tasks_can_be_cancelled_after_coming_back(tmp_path: Path, until: Until) -> None:
     """
     Running and waiting ones alike, each with an outcome.
+
+    What waits is behind an attempt that waits for the one before, not for a processor: jobs that
+    wait for a processor are returned after a moment, which a busy machine takes to come here.
     """
 
     async def main() -> None:
         server = Server(tmp_path)
+        async with working(server, processors=2):
+            await until(lambda: bool(server.hellos))
+            again = job(1, "echo never", attempt=2)
+            server.give(job(1, f"touch {tmp_path}/on; sleep 60"), again, job(2, "echo never"))
+            await until((tmp_path / "on").exists)
+            await asyncio.sleep(2 * HORIZON)
+            server.cut()
+            await until(lambda: len(server.hellos) == 2)
+            server.say(CancelTasks([1, 2, 99], 0.0, "not wanted"))
+            await until(lambda: len(server.heard) == 3)
+        assert server.returned == []
+        assert server.hellos[1].holds == ((1, 1), (1, 2), (2, 1))
+        assert {(o.task, o.attempt) for o in server.heard} == {(1, 1), (1, 2), (2, 1)}
+        assert {o.status for o in server.heard} == {Status.CANCELLED}
+
+    asyncio.run(main())
+
+
+def test_what_waited_too_long_is_returned_before_it_can_be_cancelled(
+    tmp_path: Path, until: Until
+) -> None:
+    """
+    The connection is away for longer than a job waits: what is returned has no outcome.
+    """
+
+    async def main() -> None:
+        server = Server(tmp_path)
+        server.gives_again = False
         async with working(server, processors=1):
             await until(lambda: bool(server.hellos))
             server.give(job(1, f"touch {tmp_path}/on; sleep 60"), job(2, "echo never"))
             await until((tmp_path / "on").exists)
-            server.cut()
-            await until(lambda: len(server.hellos) == 2)
-            server.say(CancelTasks([1, 2, 99], 0.0, "not wanted"))
-            await until(lambda: len(server.results) == 2)
-        assert server.hellos[1].holds == ((1, 1), (2, 1))
-        assert {o.status for o in server.heard} == {Status.CANCELLED}
+            await server.close()
+            await asyncio.sleep(2 * HORIZON)
+            await server.open()
+            await until(lambda: bool(server.returned))
+            server.say(CancelTasks([1, 2], 0.0, "not wanted"))
+            await until(lambda: 1 in server.results)
+        assert server.returned == [[(2, 1)]]
+        assert [(o.task, o.status) for o in server.heard] == [(1, Status.CANCELLED)]
 
     asyncio.run(main())
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bursar.cli.options import AsJson, InstanceId, ServiceName, all_keys, print_json, print_note
+from bursar.cli.options import (
+    AsJson,
+    InstanceId,
+    ServiceName,
+    all_keys,
+    parsed,
+    print_json,
+    print_note,
+)
 from bursar.cli.service_commands import connect_service, run_until_done
 from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
     from bursar.remote.async_client import AsyncSession
-    from bursar.remote.messages import Result, TaskSpec
+    from bursar.remote.messages import NewInstance, Result, TaskSpec
 
 
 # ``bursar results``: what became of tasks at a service.
@@ -182,6 +191,20 @@ def submit(
     agreement: Annotated[
         str, typer.Option(metavar="ID", help="Agreement on whose processors a new instance runs.")
     ] = "",
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time from now by which a new instance should have ended: its odds are forecast.",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AMOUNT",
+            help="What a new instance should come to at most: its odds are forecast.",
+        ),
+    ] = None,
     inputs: Annotated[
         list[Path] | None,
         typer.Option(
@@ -222,12 +245,27 @@ def submit(
     this command returns.
     """
 
+    from bursar.formats.units import parse_amount, parse_duration
+    from bursar.model.money import to_micros
+    from bursar.remote.messages import NewInstance
+
     if (file is None) == (not command):
         raise InputError("give a COMMAND, or --file FILE")
     if file is not None and (outputs or limit or retries or processors != 1):
         raise InputError("--output, --processors, --retries and --limit go with a COMMAND only")
-    if instance is not None and (label or agreement):
-        raise InputError("--label and --agreement go with a new instance only")
+    if instance is not None and (label or agreement or deadline or budget):
+        raise InputError(
+            "--label, --agreement, --deadline and --budget go with a new instance only"
+        )
+    amount, currency = (None, None) if budget is None else parsed(parse_amount, budget, "--budget")
+    new = NewInstance(
+        label=label,
+        agreement=agreement,
+        deadline=None
+        if deadline is None
+        else time.time() + parsed(parse_duration, deadline, "--deadline"),
+        budget=None if amount is None else to_micros(amount),
+    )
     sent = _uploads(inputs or [])
     if file is not None:
         work = _read_tasks(file)
@@ -240,7 +278,7 @@ def submit(
         work = _TaskSubmission(tasks=[task], uploads=sent)
     created: list[str] = [instance] if instance else []
     failed = run_until_done(
-        _hand_over(site, work, created, label, agreement, wait=wait, as_json=as_json),
+        _hand_over(site, work, created, new, currency, wait=wait, as_json=as_json),
         lambda: print_note(
             f"interrupted; what was submitted goes on: bursar results {created[0]}"
             if created
@@ -271,8 +309,8 @@ async def _hand_over(
     site: str | None,
     work: _TaskSubmission,
     created: list[str],
-    label: str,
-    agreement: str,
+    new: "NewInstance",
+    currency: str | None,
     *,
     wait: bool,
     as_json: bool,
@@ -283,8 +321,18 @@ async def _hand_over(
     async with connect_service(site) as service:
         is_new = not created
         if is_new:
-            new = await service.client.create_instance(label=label, agreement=agreement)
-            created.append(new.id)
+            counts = currency if currency is None else (await service.client.site()).currency
+            if currency != counts:
+                raise InputError(
+                    f"the service counts in {counts}, got {currency}", where="--budget"
+                )
+            made = await service.client.create_instance(
+                label=new.label,
+                agreement=new.agreement,
+                deadline=new.deadline,
+                budget=new.budget,
+            )
+            created.append(made.id)
         handle = created[0]
         session = await service.attach(handle)
         before = 0 if is_new else (await session.info()).results

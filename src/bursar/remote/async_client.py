@@ -147,18 +147,22 @@ class AsyncServiceClient:
         agreement: str = "",
         keep: float | None = None,
         key: str = "",
+        deadline: float | None = None,
+        budget: int | None = None,
     ) -> api.InstanceInfo:
         """
         Create an instance.
 
         Parameters
         ----------
-        label, agreement, keep
+        label, agreement, keep, deadline, budget
             As of :class:`~bursar.remote.messages.NewInstance`.
         key
             Names the request: the same one again gives the same instance. Empty: a random one.
         """
-        new = api.NewInstance(label=label, agreement=agreement, keep=keep)
+        new = api.NewInstance(
+            label=label, agreement=agreement, keep=keep, deadline=deadline, budget=budget
+        )
         return await self._connection.call(calls.create_instance(new, key or self.new_key()))
 
     @asynccontextmanager

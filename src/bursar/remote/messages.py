@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from bursar.remote.forecast_messages import InstanceForecast
+
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Count = Annotated[int, Meta(ge=0)]
 TaskNumber = Annotated[int, Meta(ge=0, lt=1 << 32)]
@@ -296,15 +298,20 @@ class NewInstance(RequestStruct, frozen=True, omit_defaults=True):
     label
         The user's own word for it.
     agreement
-        On whose processors its tasks run, and which pays for them; empty: on those that are
-        shared, as there is room.
+        On whose processors its tasks run, and which pays for them; empty: on shared ones.
     keep
         Seconds for which it is kept after its last task has ended; None: the service's own.
+    deadline, budget
+        By when its tasks are to have ended, seconds since the epoch, and what they may come to on
+        shared processors, micro-units: the service forecasts the odds of both, and ends no task
+        for them. None: no odds.
     """
 
     label: Annotated[str, Meta(max_length=200)] = ""
     agreement: Annotated[str, Meta(max_length=200)] = ""
     keep: Seconds | None = None
+    deadline: Annotated[float, Meta(gt=0, le=1e11)] | None = None
+    budget: Annotated[int, Meta(ge=0, le=10**15)] | None = None
 
 
 class Counts(ResponseStruct, frozen=True):
@@ -335,10 +342,13 @@ class InstanceInfo(ResponseStruct, frozen=True, omit_defaults=True):
     expires
         When it goes unless something happens; None while tasks are unfinished.
     note
-        Why nothing of it runs now, for people: no agreement, no money, no worker that is wide
-        enough; empty: nothing is amiss.
+        Why nothing of it runs now, for people, such as no money; empty: nothing is amiss.
     spent
         What its tasks came to on shared processors so far, micro-units.
+    deadline, budget
+        As it was made.
+    forecast
+        None before the first task has ended, once all have, and where no worker is there.
     """
 
     id: str
@@ -351,6 +361,9 @@ class InstanceInfo(ResponseStruct, frozen=True, omit_defaults=True):
     expires: float | None = None
     note: str = ""
     spent: int = 0
+    deadline: float | None = None
+    budget: int | None = None
+    forecast: InstanceForecast | None = None
 
 
 class InstanceList(ResponseStruct, frozen=True):

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bursar.model.money import format_amount
+from bursar.model.campaign import odds_in_words
+from bursar.model.money import MICROS, format_amount
 from bursar.remote.admin_messages import Overview, WorkerInfo
+from bursar.remote.forecast_messages import InstanceForecast
 from bursar.remote.market_messages import InvoiceInfo
 from bursar.remote.messages import AccountInfo, AgreementInfo, InstanceInfo, Result
 from bursar.report.progress import LiveDisplay
-from bursar.report.tables import UNKNOWN, plain, span, table_of
+from bursar.report.tables import UNKNOWN, money, plain, span, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -223,7 +225,8 @@ class InstanceProgress:
         return f"{self._rate:.3g}/s, {left} left" if rest else "all ended"
 
     def _text(self, info: InstanceInfo) -> str:
-        return f"{_state(info)}, {self._speed(info)}" + (
+        foreseen = f"; {outlook_of(info.forecast)}" if info.forecast is not None else ""
+        return f"{_state(info)}, {self._speed(info)}{foreseen}" + (
             f" ({plain(info.note)})" if info.note else ""
         )
 
@@ -248,7 +251,44 @@ class InstanceProgress:
             (f"  {counts.cancelled} cancelled" if counts.cancelled else "", "yellow"),
             (f"  {counts.skipped} skipped" if counts.skipped else "", "yellow"),
         )
-        return Group(first, tasks, *([Text(plain(info.note), style="yellow")] if info.note else []))
+        more = [] if info.forecast is None else [Text(outlook_of(info.forecast))]
+        if info.note:
+            more.append(Text(plain(info.note), style="yellow"))
+        return Group(first, tasks, *more)
+
+
+# The forecast of an instance: from the value that half of such instances stay below to the one
+# that nine of ten do.
+
+
+def outlook_of(forecast: InstanceForecast, currency: str = "") -> str:
+    """Describe when an instance ends and what its tasks come to, and the odds of both limits."""
+    parts = [f"ends {_end_range(forecast)}"]
+    if forecast.cost is not None:
+        parts.append(f"cost {_cost_range(forecast, currency)}")
+    odds = _odds_text(forecast)
+    return ", ".join([*parts, f"odds {odds}"] if odds else parts)
+
+
+def _end_range(forecast: InstanceForecast) -> str:
+    """Return the range as times of day, with the date unless it is today's."""
+    today = time.localtime(forecast.at)[:3]
+    middle, late = time.localtime(forecast.end.p50), time.localtime(forecast.end.p90)
+    form = "%H:%M:%S" if middle[:3] == late[:3] == today else "%m-%d %H:%M"
+    return f"{time.strftime(form, middle)} to {time.strftime(form, late)}"
+
+
+def _cost_range(forecast: InstanceForecast, currency: str) -> str:
+    if forecast.cost is None:
+        return ""
+    middle, late = (money(value / MICROS) for value in (forecast.cost.p50, forecast.cost.p90))
+    return f"{middle} to {late} {currency}".rstrip()
+
+
+def _odds_text(forecast: InstanceForecast) -> str:
+    """Return the odds of the limits that there are."""
+    limits = (("deadline", forecast.deadline_odds), ("budget", forecast.budget_odds))
+    return ", ".join(f"{odds_in_words(odds)} {what}" for what, odds in limits if odds is not None)
 
 
 def ended(info: InstanceInfo) -> int:
@@ -334,6 +374,7 @@ def overview_panel(
         height,
         head,
         (len(seen.instances), lambda rows: _instances(seen.instances, seen.owners, rows)),
+        *_forecasts(seen.instances, seen.currency),
         (len(seen.workers), lambda rows: _workers(seen.workers, rows)),
     )
 
@@ -355,7 +396,10 @@ def own_panel(
             f"{format_amount(account.spent, account.currency)} spent"
         )
     return _FittedTables(
-        height, [first], (len(instances), lambda rows: _instances(instances, None, rows))
+        height,
+        [first],
+        (len(instances), lambda rows: _instances(instances, None, rows)),
+        *_forecasts(instances, "" if account is None else account.currency),
     )
 
 
@@ -449,6 +493,35 @@ def _instances(instances: Sequence[InstanceInfo], owners: Sequence[str] | None, 
         cells = (_text(info.id[:12]), *user, _line(info.label))
         table.add_row(*cells, *_counts(info), _line(info.note))
     return _with_rest(table, len(rows) - shown)
+
+
+def _forecasts(
+    instances: Sequence[InstanceInfo], currency: str
+) -> list[tuple[int, Callable[[int], Any]]]:
+    """Return the table of the instances that are forecast, those that end first; none: no table."""
+    known = [(info, info.forecast) for info in instances if info.forecast is not None]
+    known.sort(key=lambda one: one[1].end.p50)
+    titles = ("forecast", "ends, 50 to 90 %", "cost, 50 to 90 %", "deadline", "budget")
+
+    def table(shown: int) -> Any:
+        rows = [
+            (
+                _text(info.id[:12]),
+                _end_range(forecast),
+                _cost_range(forecast, currency),
+                *(
+                    "" if odds is None else odds_in_words(odds)
+                    for odds in (forecast.deadline_odds, forecast.budget_odds)
+                ),
+            )
+            for info, forecast in known[:shown]
+        ]
+        return _with_rest(
+            table_of(*titles, rows=rows, right=slice(3, 5), whole=slice(5), pad_edge=False),
+            len(known) - shown,
+        )
+
+    return [(len(known), table)] if known else []
 
 
 def _workers(workers: Sequence[WorkerInfo], shown: int) -> Any:

@@ -116,6 +116,9 @@ BETTER = 0.05
 LOWER = 0.1
 """Odds by which a forecast must be lower than when a plan was last sought, to seek another."""
 
+MORE = 2.0
+"""Times as many ended tasks as when a plan was last sought, after which another one is sought."""
+
 LONGEST = 3.0
 """Factor by which tasks are planned to take longer for the sake of a confidence, at most."""
 
@@ -141,6 +144,7 @@ class ReplanMonitor:
     _times: int = 0
     _stretch: float = 0.0
     _odds: float = math.inf
+    _ended: int = 0
     _goal: Goal | None = None
 
     async def watch(self) -> None:
@@ -179,13 +183,16 @@ class ReplanMonitor:
         """Plan again where the odds are under the confidence and another plan has better ones."""
         fan, goal, live = update.fan, update.standing.goal, self.forecast.live
         if goal != self._goal:
-            self._goal, self._odds = goal, math.inf
+            self._goal, self._odds, self._ended = goal, math.inf, 0
         if fan.odds is None or fan.odds >= goal.confidence or goal != self.execution.goal:
             return
-        # With the same knowledge no plan would be better a second later either.
-        if fan.odds > self._odds - LOWER or not self._can_plan or live is None:
+        # With the same knowledge no plan would be better a second later either. Odds near nothing
+        # cannot fall any more: there, twice as many ends are knowledge that may find another plan.
+        ended = self.execution.counts.succeeded
+        has_learned = fan.odds <= self._odds - LOWER or ended >= MORE * self._ended
+        if not has_learned or not self._can_plan or live is None:
             return
-        self._odds = fan.odds
+        self._odds, self._ended = fan.odds, ended
         left = update.forecast.end.quantile(0.5) - update.standing.now
         late = update.forecast.end.quantile(goal.confidence) - update.standing.now
         longer = min(max(late / left if left > 0 else 1.0, 1.0), LONGEST)

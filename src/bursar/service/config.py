@@ -464,6 +464,9 @@ class TaskSettings(TomlTable, frozen=True):
             "of their own, or none."
         ),
     ] = "allowed"
+    forecasts: Annotated[
+        bool, Meta(description="Whether the end and cost of instances are forecast.")
+    ] = True
     cgroups: Annotated[
         bool, Meta(description="Whether the kernel holds workers to their processors.")
     ] = True

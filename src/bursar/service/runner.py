@@ -276,6 +276,8 @@ class ServiceRunner:
             # A failure of one of these cancels the two that are waited for, and is raised.
             tasks.start(self._notify_watchdog())
             tasks.start(self._follow_clock(service))
+            if self._config.tasks.forecasts:
+                tasks.start(service.engine.make_forecasts())
             await asyncio.wait({failed, ending}, return_when=asyncio.FIRST_COMPLETED)
             if failed.done() and not failed.cancelled():
                 raise BursarError(f"{failed.result()}; start it again")

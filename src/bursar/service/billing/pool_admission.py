@@ -116,6 +116,17 @@ class PoolAdmission:
         price = self._price_for(user, now, processors, seconds)
         self._shared_usage.add(user, what, processors * seconds, price, now)
 
+    def price_of(self, pool: str, user: str) -> float | None:
+        """
+        Return the price of one shared processor for a second, in currency units.
+
+        None where a task costs nothing for itself: shared processors without a price, or an
+        agreement's.
+        """
+        if not is_shared(pool) or not self._selling.price_shared:
+            return None
+        return self._price_for(user, self._clock(), 1, self._typical)
+
     def came_to(self, user: str, what: str) -> int:
         """Return the cost so far of a user's instance on shared processors, in micro-units."""
         return self._shared_usage.spent(user, what)

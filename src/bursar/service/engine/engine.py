@@ -8,9 +8,9 @@ are given tasks as they have credit; see :mod:`bursar.engine.task_scheduler`.
 A task runs at least once and is recorded once. A task runs again when its worker was lost, up to
 its ``tries``; a task that the service took back runs again without counting as a try. The
 first final outcome that is recorded is the result; whatever comes later is acknowledged and
-dropped. An exit code other than 0, or a limit, is an end
-unless the task has ``retries`` left. A task that comes after others starts when the results of
-these are durable and all of them succeeded; else it ends without having run.
+dropped. An exit code other than 0, or a limit, is an end unless the task has ``retries`` left. A
+task that comes after others starts when the results of these are durable and all of them
+succeeded; else it ends without having run.
 
 What runs where is not journalled. After a restart the workers say what they hold; until all
 expected workers have come back, or for some seconds at most, tasks from before the restart are not
@@ -41,6 +41,7 @@ from bursar.service.engine.counters import TaskCounters
 from bursar.service.engine.delivery import ResultDelivery
 from bursar.service.engine.dispatching import ServiceReactions
 from bursar.service.engine.engine_limits import EngineLimits
+from bursar.service.engine.forecasting import InstanceForecasts
 from bursar.service.engine.instance import Instance, InstanceSubmission
 from bursar.service.engine.instance_compaction import InstanceCompaction
 from bursar.service.engine.instance_homes import InstanceHomes
@@ -90,10 +91,8 @@ class ServiceEngine:
         See :mod:`bursar.service.interfaces`.
     homes
         Folders of the instances, or the path below which these folders are made.
-    limits
-        Limits of every user; None: the defaults.
-    own_limits
-        Limits of users who have others, by name.
+    limits, own_limits
+        Limits of every user (None: the defaults), and of users who have others, by name.
     turns
         Makes the queue of a pool's users; None: their turns are equal.
     processors
@@ -198,6 +197,7 @@ class ServiceEngine:
             clock=clock,
         )
         self._restoring: InstanceRestorer | None = InstanceRestorer(journal)
+        self.forecasts: InstanceForecasts | None = None
         self._draining = False
         self._fault = ""
         self._broken = asyncio.Event()
@@ -221,6 +221,11 @@ class ServiceEngine:
                 self._upkeep.shrink(instance, submission)
         # The only await comes last: until here no other task can see half of what is restored.
         await self._lifecycle.restore_homes(restoring)
+
+    async def make_forecasts(self) -> None:
+        """Forecast the instances, until cancelled."""
+        self.forecasts = InstanceForecasts(self._index, self._scheduler, self._billing, self._clock)
+        await self.forecasts.run()
 
     def settle(self) -> None:
         """Let restored tasks be given out again that no worker has claimed to hold."""
@@ -448,6 +453,8 @@ class ServiceEngine:
     ) -> None:
         """Update counters, waiters and records when results have become durable."""
         tasks, usage = instance.tasks, self._index.usage(instance.user)
+        if self.forecasts is not None:
+            self.forecasts.take_in(instance, endings)
         instance.results.add(batch)
         instance.results.logs.update(logs)
         touched: dict[int, InstanceSubmission] = {}

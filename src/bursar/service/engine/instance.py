@@ -17,6 +17,7 @@ from bursar.engine.task_states import (
     TIMED_OUT,
 )
 from bursar.remote import messages as api
+from bursar.remote.forecast_messages import InstanceForecast
 from bursar.service.engine.records import InstanceCreated
 from bursar.service.engine.results import ResultLog
 from bursar.service.engine.tasks import SubmittedTasks
@@ -61,7 +62,7 @@ class Instance:
     ----------
     number
         Number by which workers and the journal name the instance.
-    handle, user, label, agreement, created, keep
+    handle, user, label, agreement, created, keep, deadline, budget, forecast
         See :class:`bursar.remote.messages.InstanceInfo`.
     folder
         Name of the instance's home.
@@ -112,6 +113,9 @@ class Instance:
     forgot: list[int] = field(default_factory=lambda: [0, 0])
     destroyed: bool = False
     owed: float = 0.0
+    deadline: float | None = None
+    budget: int | None = None
+    forecast: InstanceForecast | None = None
     _change: asyncio.Event | None = None  # None: nobody waits for one
 
     @classmethod
@@ -129,6 +133,8 @@ class Instance:
             key=created.key,
             digest=created.digest,
             position=position,
+            deadline=created.deadline,
+            budget=created.budget,
         )
 
     @property
@@ -182,6 +188,9 @@ class Instance:
             expires=self.expires,
             note=note,
             spent=spent,
+            deadline=self.deadline,
+            budget=self.budget,
+            forecast=self.forecast,
         )
 
     def counts(self) -> api.Counts:

@@ -140,6 +140,8 @@ class InstanceLifecycle:
             # Kept for as long as the key, so that other content under it is noticed after a
             # restart.
             digest=digest_of_instance(new) if key else b"",
+            deadline=new.deadline,
+            budget=new.budget,
         )
         # Not essential: a full disk refuses new instances while results still find room.
         position = self._journal.append(CREATED, _encode(created), essential=False)

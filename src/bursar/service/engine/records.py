@@ -45,6 +45,8 @@ class InstanceCreated(msgspec.Struct, frozen=True, array_like=True):
     digest
         SHA-256 digest of what was asked for with the key; empty: there is no key, or an earlier
         version of the service made it.
+    deadline, budget
+        See :class:`bursar.remote.messages.NewInstance`.
     """
 
     number: int
@@ -57,6 +59,8 @@ class InstanceCreated(msgspec.Struct, frozen=True, array_like=True):
     key: str
     folder: str
     digest: bytes = b""
+    deadline: float | None = None
+    budget: int | None = None
 
 
 class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
