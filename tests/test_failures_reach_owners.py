@@ -282,7 +282,10 @@ def test_a_job_that_cannot_be_started_for_any_reason_ends(
     assert asyncio.run(story()) == ("failed", "it cannot be started: ArithmeticError: of ours")
 
 
-@pytest.mark.parametrize("part", ["_follow_clock", "_notify_watchdog"])
+PARTS = ("_follow_clock", "_notify_watchdog", "_forecast")
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_a_service_does_not_go_on_without_its_clock_or_its_watchdog(part: str) -> None:
     """
     The service went on serving: billing by a clock that nobody followed.
@@ -291,7 +294,7 @@ def test_a_service_does_not_go_on_without_its_clock_or_its_watchdog(part: str) -
     async def story() -> None:
         serving = object.__new__(runner.ServiceRunner)
         serving._ending = asyncio.Event()
-        for name in ("_follow_clock", "_notify_watchdog"):
+        for name in PARTS:
             setattr(serving, name, fails if name == part else lambda *_: asyncio.sleep(1e6))
         service = SimpleNamespace(failed=asyncio.Event().wait)
         async with asyncio.timeout(60):

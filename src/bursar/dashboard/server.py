@@ -1,15 +1,12 @@
 """The web server of ``bursar dashboard``: the page, its data, its events and its actions."""
 
 import asyncio
-import hashlib
-import json
 import logging
 import socket
 import ssl
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +26,7 @@ from bursar.dashboard.run_feed import HEARTBEAT, RunFeed, frame
 from bursar.dashboard.run_list import RunList
 from bursar.dashboard.task_table import TableQuery, TaskPages, read_stream, task_details
 from bursar.model.errors import BursarError, InputError
+from bursar.page.page_files import HEADERS, page_files, shell
 from bursar.runs.folder import RunFolder
 from bursar.supervisor import TaskSupervisor
 
@@ -39,26 +37,6 @@ Action = Callable[[str, Any], Coroutine[Any, Any, Any]]
 """Does what is asked of the run of a name, and returns the answer's JSON."""
 
 log = logging.getLogger(__name__)
-
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-"""Headers of every answer: nothing but the page's own files runs, and nothing else is asked."""
-
-TYPES = {
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".html": "text/html",
-    ".svg": "image/svg+xml",
-}
-"""Kinds of files that the page is made of."""
 
 MOST_FEEDS = 8
 """Runs that are kept in memory while nobody looks at them."""
@@ -101,7 +79,6 @@ class DashboardServer:
         self._feeds: OrderedDict[Path, tuple[RunFeed, TaskPages]] = OrderedDict()
         self._answers: OrderedDict[str, asyncio.Future[Any]] = OrderedDict()
         self._hosts: Collection[str] = ()
-        self._files = _page_files()
 
     def application(self) -> web.Application:
         """Return the application of aiohttp."""
@@ -177,11 +154,8 @@ class DashboardServer:
         return self._shell_with("")
 
     def _shell_with(self, token: str) -> web.Response:
-        text = self._files["index.html"][0].decode()
-        # JSON that no HTML parser ends early.
-        access = json.dumps({"kind": "local", "token": token}).replace("<", "\\u003c")
-        page = text.replace('{"kind": "local"}', access)
-        return web.Response(text=page, content_type="text/html")
+        text = shell({"kind": "local", "token": token})
+        return web.Response(text=text, content_type="text/html")
 
     async def _open(self, request: web.Request) -> web.Response:
         form = await request.post()
@@ -192,14 +166,15 @@ class DashboardServer:
 
     async def _file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        if name not in self._files:
+        file = page_files().get(name)
+        if file is None:
             raise _Refused(404, f'no file "{name}"')
-        content, mark = self._files[name]
-        headers = {"ETag": mark, "Cache-Control": "no-cache"}
-        if request.headers.get("If-None-Match") == mark:
+        headers = {"ETag": file.mark, "Cache-Control": "no-cache"}
+        if request.headers.get("If-None-Match") == file.mark:
             return web.Response(status=304, headers=headers)
-        kind = TYPES[Path(name).suffix]
-        return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
+        return web.Response(
+            body=file.content, content_type=file.kind, charset="utf-8", headers=headers
+        )
 
     # Runs.
 
@@ -363,17 +338,6 @@ class _Refused(Exception):
 
 def _is_answered(error: BaseException) -> None:
     """Do nothing: whoever asked for the action gets its failure."""
-
-
-def _page_files() -> dict[str, tuple[bytes, str]]:
-    """Return the files of the page, each with a mark of its content."""
-    folder = files("bursar.report").joinpath("page")
-    found = {}
-    for file in folder.iterdir():
-        if Path(file.name).suffix in TYPES:
-            content = file.read_bytes()
-            found[file.name] = content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    return found
 
 
 def _complete(response: web.StreamResponse) -> None:

@@ -472,7 +472,7 @@ def write_report(path: Path, data: ReportContent) -> None:
 
 def render(data: ReportContent) -> str:
     """The page's text."""
-    folder = files("bursar.report").joinpath("page")
+    folder = files("bursar.page").joinpath("assets")
     # Inside a script element only "</" and "<!--" could end the data early.
     text = msgspec.json.encode(data.to_page()).decode().replace("<", "\\u003c")
     parts = {

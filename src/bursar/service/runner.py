@@ -276,8 +276,7 @@ class ServiceRunner:
             # A failure of one of these cancels the two that are waited for, and is raised.
             tasks.start(self._notify_watchdog())
             tasks.start(self._follow_clock(service))
-            if self._config.tasks.forecasts:
-                tasks.start(service.engine.make_forecasts())
+            tasks.start(self._forecast(service))
             await asyncio.wait({failed, ending}, return_when=asyncio.FIRST_COMPLETED)
             if failed.done() and not failed.cancelled():
                 raise BursarError(f"{failed.result()}; start it again")
@@ -297,6 +296,11 @@ class ServiceRunner:
         while every is not None:
             self._supervisor.alive()
             await asyncio.sleep(every)
+
+    async def _forecast(self, service: ExecutionService) -> None:
+        """Forecast the instances, unless the configuration says not to."""
+        if self._config.tasks.forecasts:
+            await service.engine.make_forecasts()
 
     async def _follow_clock(self, service: ExecutionService) -> None:
         """Follow a clock that was put forward; nobody pays for the time jumped over."""

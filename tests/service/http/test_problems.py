@@ -31,7 +31,6 @@ def ask(world: World, method: str, path: str, *, token: str | None = "all", **mo
     ("method", "path", "more", "status", "where"),
     [
         ("GET", "/nowhere", {}, 404, ""),
-        ("GET", "http://localhost/", {}, 404, ""),
         ("GET", "http://localhost/v2/site", {}, 404, ""),
         ("GET", "/instances/", {}, 404, ""),
         ("GET", "/instances/mine/tasks/x/stdout", {}, 404, ""),

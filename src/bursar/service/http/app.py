@@ -44,6 +44,7 @@ from bursar.service.http.http_messages import (
     problem_response,
 )
 from bursar.service.http.limiters import ConcurrencyLimit, DynamicThreshold, TokenBuckets
+from bursar.service.http.page import is_of_page, page_response
 from bursar.service.http.sending import PIECE, PendingWaits, send_response, send_streaming_response
 from bursar.service.interfaces import Principal, ServiceError
 from bursar.version import VERSION
@@ -438,6 +439,12 @@ class ServiceApi:
     async def _reply(
         self, request: HttpRequest, known: _RequestContext, held: ExitStack
     ) -> HttpResponse | StreamingResponse:
+        if is_of_page(request):
+            # Also from a link on a foreign page: nothing in the files is anybody's own.
+            request.check_host(self._service.names)
+            self._admission.count_unauthenticated(request)
+            known.route = "page"
+            return page_response(request)
         # Cheapest first, and before any credential is looked at: a foreign page learns nothing,
         # not even whether a path exists.
         request.check_origin(self._service.names)

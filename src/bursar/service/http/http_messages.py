@@ -245,6 +245,12 @@ class HttpRequest:
         return certificate
 
     @property
+    def path(self) -> str:
+        """The path, decoded."""
+        path: str = self._scope["path"]
+        return path
+
+    @property
     def kind(self) -> str:
         """Media type of the body, without parameters; empty: not stated."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -282,14 +288,18 @@ class HttpRequest:
         ServiceError
             421 for a host that is not this service; 403 for a page of another origin.
         """
+        self.check_host(names)
         host = self.headers.get("host", "")
-        name = _normalised_host(host)
-        if _ANY_HOST not in names and name not in _LOOPBACK and name not in names:
-            raise ServiceError("wrong-host", 421, "this service has no such name", where="Host")
         origin = self.headers.get("origin")
         is_foreign = origin is not None and origin.lower() != f"{self.scheme}://{host.lower()}"
         if is_foreign or self.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             raise ServiceError("wrong-origin", 403, "pages of others may not ask", where="Origin")
+
+    def check_host(self, names: frozenset[str]) -> None:
+        """Refuse a request to a foreign host name: see :meth:`check_origin`."""
+        name = _normalised_host(self.headers.get("host", ""))
+        if _ANY_HOST not in names and name not in _LOOPBACK and name not in names:
+            raise ServiceError("wrong-host", 421, "this service has no such name", where="Host")
 
     def parts(self) -> list[str]:
         """
