@@ -43,7 +43,8 @@ PROBE = """
 <script>
 addEventListener("load", () => {
   const root = document.documentElement;
-  root.dataset.colours = [...document.querySelectorAll("canvas")].map((c) => {
+  const charts = [...document.querySelectorAll("canvas")].filter((c) => c.offsetParent);
+  root.dataset.colours = charts.map((c) => {
     const image = c.getContext("2d").getImageData(0, 0, c.width, c.height);
     const pixels = new Uint32Array(image.data.buffer);
     return `${c.parentNode.id}:${new Set(pixels).size}`;

@@ -151,7 +151,7 @@ def test_a_name_is_nothing_but_a_name(made_up_run: MakeUp, name: str) -> None:
     page = render(data)
 
     assert read_back(page)["ids"] == [name]
-    assert page.count("</script>") == 2
+    assert page.count("</script>") == 3
     assert page.count("<!--") == 0
 
 

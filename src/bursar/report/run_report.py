@@ -1,9 +1,10 @@
 """A run's report: its content, its page, and results of tasks as JSON Lines and as CSV."""
 
+import base64
 import html
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -473,17 +474,44 @@ def write_report(path: Path, data: ReportContent) -> None:
 def render(data: ReportContent) -> str:
     """The page's text."""
     folder = files("bursar.page").joinpath("assets")
+
+    def read(name: str) -> str:
+        return folder.joinpath(name).read_text(encoding="utf-8")
+
     # Inside a script element only "</" and "<!--" could end the data early.
     text = msgspec.json.encode(data.to_page()).decode().replace("<", "\\u003c")
     parts = {
         "title": html.escape(str(data.summary["run"])),
-        "style": folder.joinpath("report.css").read_text(encoding="utf-8"),
-        "script": folder.joinpath("report.js").read_text(encoding="utf-8"),
+        "style": read("style.css"),
+        "modules": msgspec.json.encode({"imports": _inlined(read, "report.js")}).decode(),
         "data": text,
     }
-    page = folder.joinpath("report.html").read_text(encoding="utf-8")
+    page = read("report.html")
     # In one pass: what is put in is never looked at again, whatever it says.
     return re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], page)
+
+
+def _inlined(read: Callable[[str], str], first: str) -> dict[str, str]:
+    """
+    Return a module of the page and all that it imports, as an import map.
+
+    A page that is opened as a file may not load modules from other files. So each becomes a
+    ``data:`` address under a name, by which the modules import each other.
+    """
+    found: dict[str, str] = {}
+    waiting = [first]
+    while waiting:
+        name = waiting.pop()
+        if f"bursar/{name}" in found:
+            continue
+        text = read(name)
+        waiting += _IMPORT.findall(text)
+        content = base64.b64encode(_IMPORT.sub(r'from "bursar/\1"', text).encode()).decode()
+        found[f"bursar/{name}"] = f"data:text/javascript;base64,{content}"
+    return found
+
+
+_IMPORT = re.compile(r'from "\./([\w.]+)"')
 
 
 def data_of_page(page: str) -> dict[str, Any]:
