@@ -151,6 +151,31 @@ def test_a_user_s_estimates_are_corrected_by_how_wrong_they_were():
     assert np.median(drawn) == pytest.approx(120.0, rel=0.35)
 
 
+def test_tasks_that_ended_are_compared_with_their_own_estimates():
+    """The long tasks went first and took what was stated: the short ones will, too."""
+    random = np.random.default_rng(10)
+    stated = np.repeat([300.0, 10.0], [10, 90])
+    work = stated * np.exp(random.normal(0, 0.05, 100))
+    model = learn_runtimes(NOTHING, 1, 1)
+    first = columns(np.zeros(10), np.zeros(10), work[:10], estimate=stated[:10])
+    left = tasks(np.zeros(90), estimate=stated[10:])
+    drawn, _ = draw_runtimes(model, left, first, 400, random)
+    assert np.median(drawn) == pytest.approx(10.0, rel=0.1)
+
+
+def test_running_tasks_are_compared_with_their_own_estimates():
+    """Tasks run for as long as the others took, as was stated: nothing is slow."""
+    random = np.random.default_rng(11)
+    stated = np.repeat([10.0, 1000.0, 10.0], [10, 10, 80])
+    work = stated * np.exp(random.normal(0, 0.05, 100))
+    model = learn_runtimes(NOTHING, 1, 1)
+    first = columns(np.zeros(10), np.zeros(10), work[:10], estimate=stated[:10])
+    elapsed = np.concatenate([np.full(10, 600.0), np.zeros(80)])
+    left = tasks(np.zeros(90), estimate=stated[10:], elapsed=elapsed)
+    drawn, _ = draw_runtimes(model, left, first, 400, random)
+    assert np.median(drawn[:, 10:]) == pytest.approx(10.0, rel=0.1)
+
+
 def test_failed_attempts_take_time():
     random = np.random.default_rng(9)
     work, failed = np.full(100, 10.0), np.arange(100) < 40

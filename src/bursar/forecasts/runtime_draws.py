@@ -141,30 +141,16 @@ def draw_runtimes(
         for kind in range(kinds)
     ]
     counts = np.bincount(tasks.kind, minlength=kinds)
-    stated = _stated_levels(model, tasks, kinds)
-    elapsed = np.log(np.maximum(tasks.elapsed, LEAST_SECONDS))
+    stated = _stated_levels(model, tasks, present, kinds)
     running = [(tasks.kind == kind) & (tasks.elapsed > 0) for kind in range(kinds)]
-    floors = [elapsed[rows] for rows in running]
-    levels = _prior_levels(model, stated, observed, y, counts, floors)
-    rest = y.copy()
-    for kind, rows in enumerate(observed):
-        if len(rows):
-            fit = levels[kind].model.covariates
-            rest[rows] -= fit.effect(present.features[rows])
-    rest -= model.site_effect[present.site] if len(present.site) else 0.0
-    effect = np.zeros(len(tasks.kind))
-    for kind in range(kinds):
-        rows = np.flatnonzero(tasks.kind == kind)
-        if len(rows):
-            effect[rows] = levels[kind].model.covariates.effect(tasks.features[rows])
-            if levels[kind].model.executions == 0 and stated[kind] is not None:
-                # Estimates tell tasks of one kind apart where nothing else does.
-                own = np.log(np.maximum(tasks.estimate[rows], LEAST_SECONDS)) - stated[kind]
-                effect[rows] = np.where(np.isfinite(own), own, 0.0)
-    floor = elapsed - effect
-    seen = [
-        _observe(levels[kind], rest[observed[kind]], floor[running[kind]]) for kind in range(kinds)
-    ]
+    rest = y - _effects(model, stated, present)
+    if len(present.site):
+        rest -= model.site_effect[present.site]
+    effect = _effects(model, stated, tasks)
+    floor = np.log(np.maximum(tasks.elapsed, LEAST_SECONDS)) - effect
+    floors = [floor[rows] for rows in running]
+    levels = _prior_levels(model, stated, observed, y, rest, counts, floors)
+    seen = [_observe(levels[kind], rest[observed[kind]], floors[kind]) for kind in range(kinds)]
     scale = np.sqrt(model.freedom / random.chisquare(model.freedom, draws))
     drawn = _draw_levels(levels, seen, scale, random)
     runtimes = np.empty((draws, len(tasks.kind)))
@@ -194,17 +180,41 @@ def draw_runtimes(
     return runtimes, slowness
 
 
-def _stated_levels(model: RuntimeModel, tasks: CampaignTasks, kinds: int) -> list[float | None]:
-    """Return the mean logarithm of the user's estimates of each kind; None without any."""
+def _stated_levels(
+    model: RuntimeModel, tasks: CampaignTasks, present: RuntimeColumns, kinds: int
+) -> list[float | None]:
+    """
+    Return the mean logarithm of the user's estimates of each kind; None without any.
+
+    Estimates of tasks that have ended count, so that the mean stays while a run goes on.
+    """
+    kind = np.concatenate([tasks.kind, present.kind])
+    estimate = np.concatenate([tasks.estimate, present.estimate])
     found: list[float | None] = []
-    for kind in range(kinds):
-        stated = tasks.estimate[tasks.kind == kind]
-        stated = stated[np.isfinite(stated)]
-        if len(stated):
-            found.append(float(np.log(np.maximum(stated, LEAST_SECONDS)).mean()))
-        else:
-            found.append(None)
+    for number in range(kinds):
+        stated = estimate[(kind == number) & np.isfinite(estimate)]
+        found.append(
+            float(np.log(np.maximum(stated, LEAST_SECONDS)).mean()) if len(stated) else None
+        )
     return found
+
+
+def _effects(
+    model: RuntimeModel, stated: Sequence[float | None], rows: CampaignTasks | RuntimeColumns
+) -> FloatArray:
+    """Return what makes each task differ from the level of its kind, before it has run."""
+    effect = np.zeros(len(rows.kind))
+    for kind, own in enumerate(model.kinds):
+        at = np.flatnonzero(rows.kind == kind)
+        if not len(at):
+            continue
+        effect[at] = own.covariates.effect(rows.features[at])
+        word = stated[kind]
+        if own.level is None and word is not None:
+            # Estimates tell tasks of one kind apart where nothing else does.
+            apart = np.log(np.maximum(rows.estimate[at], LEAST_SECONDS)) - word
+            effect[at] = np.where(np.isfinite(apart), apart, 0.0)
+    return effect
 
 
 def _prior_levels(
@@ -212,6 +222,7 @@ def _prior_levels(
     stated: Sequence[float | None],
     observed: Sequence[IntArray],
     y: FloatArray,
+    rest: FloatArray,
     counts: IntArray,
     floors: Sequence[FloatArray],
 ) -> list[_Level]:
@@ -236,7 +247,7 @@ def _prior_levels(
                 )
             )
             continue
-        own_times = y[observed[kind]]
+        own_times = rest[observed[kind]]
         deviations = own_times - np.median(own_times) if len(own_times) else own_times
         prior = float(np.median(within)) if within else SPREAD_WITHIN
         noise = np.sqrt(
