@@ -51,7 +51,7 @@ from bursar.history.encoding import STATUS_CODES
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.plan import Placement, Purchase
 from bursar.model.slot import Slot
-from bursar.model.task import Status
+from bursar.model.task import Status, Task
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SEED = 20260101
@@ -70,13 +70,31 @@ STARTED = ", a tenth done"
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A recorded execution: its workflow's name, size, and campaign, and the truth of each task."""
+    """
+    A recorded execution: its workflow's name, size, and campaign, and the truth of each task.
+
+    The campaign is as it is known before: without run times, and without the sizes of files that
+    tasks make. What was read in truth is in ``sizes``, NaN where unknown.
+    """
 
     workflow: str
     size: str
     campaign: Campaign
     seconds: np.ndarray
     busy: np.ndarray
+    sizes: np.ndarray
+
+
+def _before(task: Task, made: set[str]) -> Task:
+    inputs = tuple(replace(f, size=None) if f.name in made else f for f in task.inputs)
+    return replace(task, runtime=None, inputs=inputs)
+
+
+def _input_bytes(task: Task) -> float:
+    sizes = [file.size for file in task.inputs]
+    if not sizes or None in sizes:
+        return float("nan")
+    return float(sum(size or 0 for size in sizes))
 
 
 def read_executions(folder: Path) -> dict[str, Execution]:
@@ -92,13 +110,15 @@ def read_executions(folder: Path) -> dict[str, Execution]:
         tasks = tuple(
             replace(task, name=f"{workflow} {task.name}") for task in campaign.workflow.tasks
         )
+        made = {file.name for task in tasks for file in task.outputs}
         found[name] = Execution(
             workflow=workflow,
             size=name.rpartition("-")[0] if repeated else name,
             campaign=replace(
                 campaign,
-                workflow=Workflow(tuple(replace(task, runtime=None) for task in tasks)),
+                workflow=Workflow(tuple(_before(task, made) for task in tasks)),
             ),
+            sizes=np.array([_input_bytes(task) for task in tasks]),
             seconds=np.array([max(task.runtime or 0.0, 1e-3) for task in tasks]),
             busy=np.array([np.nan if busy[t.id] is None else busy[t.id] / 100 for t in tasks]),
         )
@@ -129,16 +149,13 @@ class RecordedHistory:
         rows: list[tuple[int, int, float, float, float]] = []
         count: dict[int, int] = defaultdict(int)
         for at, one in enumerate(self._executions.values()):
-            for task, seconds, busy in zip(
-                one.campaign.workflow.tasks, one.seconds, one.busy, strict=True
+            for task, seconds, busy, total in zip(
+                one.campaign.workflow.tasks, one.seconds, one.busy, one.sizes, strict=True
             ):
                 kind = number.get(task.name)
                 if kind is None or (newest is not None and count[kind] >= newest):
                     continue
                 count[kind] += 1
-                sizes = [file.size for file in task.inputs]
-                known = bool(sizes) and None not in sizes
-                total = float(sum(size or 0 for size in sizes)) if known else np.nan
                 rows.append((kind, at, seconds, busy * seconds, total))
         table = np.array(rows).reshape(len(rows), 5)
         unknown, none = np.full(len(rows), np.nan), np.zeros(len(rows), np.int64)
@@ -515,8 +532,6 @@ def aims(bench: Benchmark, scores: dict[str, Score]) -> None:
 
 @cache
 def _bag(count: int) -> Campaign:
-    from bursar.model.task import Task
-
     return Campaign(
         name="bag", workflow=Workflow(tuple(Task(id=f"t{i}", name="t") for i in range(count)))
     )
@@ -528,7 +543,12 @@ def measure_speed(bench: Benchmark) -> None:
     campaign = _bag(count)
     random = np.random.default_rng(SEED)
     execution = Execution(
-        "bag", "bag", campaign, random.lognormal(2.0, 0.5, count), np.full(count, np.nan)
+        "bag",
+        "bag",
+        campaign,
+        random.lognormal(2.0, 0.5, count),
+        np.full(count, np.nan),
+        np.full(count, np.nan),
     )
     known = known_runtimes(campaign, ["here"], RecordedHistory({"a": execution}))
     purchases = [Purchase(slot=Slot(site="here", start=0.0, duration=1e9, processors=32))]

@@ -35,10 +35,11 @@ BoolArray = NDArray[np.bool_]
 DRIFT = 1.0
 """Part of the deviation between executions by which one changes while it goes on."""
 
-FAR = 2.0
-"""Deviations from the level at which a task is as far off as it counts."""
-
 _ROUNDS = 100
+_GRIDS, _POINTS = 3, 61
+_KERNELS = 100
+_UNLIKE = 0.05  # share of tasks that are unlike all of their kind
+_NARROWEST = 0.01
 _MOST_TRIES = 10
 
 
@@ -228,14 +229,14 @@ def _prior_levels(
 ) -> list[_Level]:
     """Return what is known of each kind's level without what this execution has shown."""
     usual = _usual_level(model, stated, observed, y, counts) + model.other_kind
+    size = float(np.log(max(counts.sum() + sum(map(len, observed)), 1)))
     within = [one.within for one in model.kinds if one.observed > 3]
     shared = np.sqrt(SHARED)
     levels = []
     for kind, own in enumerate(model.kinds):
         if own.level is not None:
-            moved = SIZE_EFFECT * abs(
-                np.log(max(counts[kind] + len(observed[kind]), 1) / own.tasks)
-            )
+            # What gathers others' work is one task however many these are.
+            moved = SIZE_EFFECT * abs(size - own.size)
             apart = np.hypot(own.between, moved)
             levels.append(
                 _Level(
@@ -352,41 +353,68 @@ def _observe(level: _Level, ended: FloatArray, floor: FloatArray) -> _Seen:
     """
     Return what ended and running tasks of a kind say of its level.
 
-    A running task counts as what a task of the kind is expected to take that takes longer than it
-    has run, at the level that all of them suggest (expectation maximisation).
+    The likelihood of a level is the density of the pool at what has ended and the pool's share
+    above what still runs. The posterior's mean and variance are those of a normal observation,
+    which is returned (assumed density filtering).
     """
-    noise = level.model.within**2
     if not len(ended) and not len(floor):
         return _Seen()
-    pool = level.model.pool
     prior = level.shared**2 + level.own**2 + level.fixed**2
-    n = len(ended)
-    far = FAR * level.model.within
-    if not len(floor):
-        return _Seen(float(np.median(ended)) - level.mean, noise / n)
-    # Expectation of the pool above each of its values, by sums from the top.
-    above = np.cumsum(pool[::-1])[::-1] / np.arange(len(pool), 0, -1)
-    mean = level.mean if not n else float(np.median(ended))
-    known = float(n)
-    for _ in range(_ROUNDS):
-        at = np.searchsorted(pool, floor - mean)
-        inside = at < len(pool)
-        longer = np.where(inside, above[np.minimum(at, len(pool) - 1)], floor - mean + _tail(pool))
-        # Tasks that end at once count as far off, no matter how far.
-        apart = np.clip(np.concatenate([ended - mean, longer]), -far, far)
-        target = mean + float(apart.mean())
-        # A task that has only begun says nothing; one that has run long says as much as an end.
-        known = n + float(at.sum()) / len(pool)
-        weight = (n + len(floor)) / noise
-        moved = (target * weight + level.mean / prior) / (weight + 1 / prior) - mean
-        mean += moved
-        if abs(moved) < 1e-5:
-            break
-    if known <= 0:
+    density, above, points = _pool_likelihood(level.model.pool, level.model.within)
+    ended, weight_ended = _thinned(ended)
+    floor, weight_floor = _thinned(floor)
+    values = np.concatenate([ended, floor])
+    reach = 4 * math.sqrt(prior)
+    low = min(level.mean - reach, float(values.min()) - points[-1])
+    high = max(level.mean + reach, float(values.max()) - points[0])
+    mean, variance = level.mean, prior
+    # Each grid is laid where the one before found the posterior.
+    for _ in range(_GRIDS):
+        grid = np.linspace(low, high, _POINTS)
+        weight = -((grid - level.mean) ** 2) / (2 * prior)
+        weight += weight_ended * np.interp(ended[None, :] - grid[:, None], points, density).sum(1)
+        weight += weight_floor * np.interp(floor[None, :] - grid[:, None], points, above).sum(1)
+        share = np.exp(weight - weight.max())
+        share /= share.sum()
+        mean = float(share @ grid)
+        variance = float(share @ (grid - mean) ** 2)
+        near = 5 * math.sqrt(variance) + (grid[1] - grid[0])
+        low, high = mean - near, mean + near
+    # Where the tasks say nothing, the posterior is the prior.
+    gained = 1 / variance - 1 / prior
+    if gained <= 1e-6 / prior:
         return _Seen()
-    # The level is where the posterior is; what is left unsure follows from what has ended.
-    variance = noise / known
-    return _Seen((mean - level.mean) * (prior + variance) / prior, variance)
+    return _Seen((mean - level.mean) * (1 + 1 / (prior * gained)), 1 / gained)
+
+
+def _pool_likelihood(pool: FloatArray, within: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """
+    Return logarithms of the density of a pool and of its share above, at points ascending.
+
+    A logistic kernel at each value, and a wide one for tasks unlike all that were seen.
+    """
+    chosen, _ = _thinned(pool, _KERNELS)
+    within = max(within, _NARROWEST)
+    width = 0.6 * within * len(chosen) ** -0.2
+    reach = float(np.abs(pool).max()) + 8 * within
+    points = np.linspace(-reach, reach, 401)
+    density, above = np.zeros(401), np.zeros(401)
+    for centres, scale, share in (
+        (chosen, width, 1 - _UNLIKE),
+        (np.zeros(1), 2 * within, _UNLIKE),
+    ):
+        over = 1 / (1 + np.exp(np.clip((points[:, None] - centres[None, :]) / scale, -60, 60)))
+        above += share * over.mean(axis=1)
+        density += share * (over * (1 - over)).mean(axis=1) / scale
+    return np.log(np.maximum(density, 1e-300)), np.log(np.maximum(above, 1e-300)), points
+
+
+def _thinned(values: FloatArray, most: int = 400) -> tuple[FloatArray, float]:
+    """Return at most so many of some values, evenly by rank, and how many each stands for."""
+    if len(values) <= most:
+        return values, 1.0
+    places = (np.arange(most) + 0.5) * len(values) / most
+    return np.sort(values)[places.astype(np.int64)], len(values) / most
 
 
 def _draw_levels(
