@@ -30,7 +30,7 @@ import lzma
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,8 +39,7 @@ import numpy as np
 from figures import Benchmark, at_most
 
 from bursar.compiling import prefer_machine_code
-from bursar.forecasts.calibration import WEIGHT_OF_OTHERS as OTHERS
-from bursar.forecasts.calibration import Distribution, EarlierScore
+from bursar.forecasts.calibration import WEIGHT_OF_OTHERS, Distribution, EarlierScore
 from bursar.forecasts.campaign_forecast import CampaignForecaster, TaskProgress
 from bursar.forecasts.known_runtimes import KnownRuntimes, known_runtimes
 from bursar.forecasts.runtime_draws import CampaignTasks
@@ -51,7 +50,7 @@ from bursar.history.encoding import STATUS_CODES
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.plan import Placement, Purchase
 from bursar.model.slot import Slot
-from bursar.model.task import Status, Task
+from bursar.model.task import Status, Task, Value
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SEED = 20260101
@@ -148,6 +147,7 @@ class RecordedHistory:
         number = {name: at for at, name in enumerate(kinds)}
         rows: list[tuple[int, int, float, float, float]] = []
         count: dict[int, int] = defaultdict(int)
+        points: list[Mapping[str, Value]] = []
         for at, one in enumerate(self._executions.values()):
             for task, seconds, busy, total in zip(
                 one.campaign.workflow.tasks, one.seconds, one.busy, one.sizes, strict=True
@@ -157,6 +157,7 @@ class RecordedHistory:
                     continue
                 count[kind] += 1
                 rows.append((kind, at, seconds, busy * seconds, total))
+                points.append(task.parameters)
         table = np.array(rows).reshape(len(rows), 5)
         unknown, none = np.full(len(rows), np.nan), np.zeros(len(rows), np.int64)
         return ObservationColumns(
@@ -179,7 +180,7 @@ class RecordedHistory:
             max_rss=unknown,
             processor_seconds=table[:, 3],
             start=np.zeros(len(rows)),
-            parameters=[{}] * len(rows) if parameters else None,
+            parameters=points if parameters else None,
         )
 
 
@@ -243,8 +244,18 @@ def progress_at(
     schedule_of: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> TaskProgress:
     """Return how far an execution has come when a share of its tasks has ended."""
-    site, start, end = schedule_of
+    end = schedule_of[2]
     now = 0.0 if not share else float(np.sort(end)[max(1, int(np.ceil(share * len(end)))) - 1])
+    return progress_when(known, now, schedule_of)
+
+
+def progress_when(
+    known: KnownRuntimes,
+    now: float,
+    schedule_of: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> TaskProgress:
+    """Return how far an execution has come at a moment."""
+    site, start, end = schedule_of
     ended = np.flatnonzero((end <= now) & (now > 0))
     going = np.flatnonzero((start < now) & (end > now))
     speeds = np.array(SPEEDS)[site]
@@ -262,7 +273,7 @@ def progress_at(
             whole=np.ones(len(ended), np.bool_),
             failed=np.zeros(len(ended), np.bool_),
             busy=unknown,
-            estimate=unknown,
+            estimate=tasks.estimate[ended],
             features=tasks.features[ended],
         ),
     )
@@ -373,8 +384,12 @@ def score_plain(trials: Sequence[Trial]) -> dict[str, Score]:
     return scores
 
 
+def _weight(earlier: Trial, trial: Trial, of_others: float) -> float:
+    return 1.0 if earlier.workflow == trial.workflow else of_others
+
+
 def score_corrected(
-    trials: Sequence[Trial], orders: int
+    trials: Sequence[Trial], orders: int, weight_of_others: float = WEIGHT_OF_OTHERS
 ) -> tuple[dict[str, Score], dict[str, list[float]]]:
     """Score forecasts of campaigns that come one after the other, in several random orders."""
     scores: dict[str, Score] = defaultdict(Score.empty)
@@ -386,7 +401,7 @@ def score_corrected(
         for at in np.random.default_rng([SEED, order]).permutation(len(trials)):
             trial = trials[at]
             before = [
-                EarlierScore(own[of], 1.0 if trials[of].workflow == trial.workflow else OTHERS)
+                EarlierScore(own[of], _weight(trials[of], trial, weight_of_others))
                 for of in seen[trial.basis]
                 if trials[of].execution != trial.execution
             ]
