@@ -30,7 +30,7 @@ import lzma
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,8 +39,7 @@ import numpy as np
 from figures import Benchmark, at_most
 
 from bursar.compiling import prefer_machine_code
-from bursar.forecasts.calibration import WEIGHT_OF_OTHERS as OTHERS
-from bursar.forecasts.calibration import Distribution, EarlierScore
+from bursar.forecasts.calibration import WEIGHT_OF_OTHERS, Distribution, EarlierScore
 from bursar.forecasts.campaign_forecast import CampaignForecaster, TaskProgress
 from bursar.forecasts.known_runtimes import KnownRuntimes, known_runtimes
 from bursar.forecasts.runtime_draws import CampaignTasks
@@ -51,7 +50,7 @@ from bursar.history.encoding import STATUS_CODES
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.plan import Placement, Purchase
 from bursar.model.slot import Slot
-from bursar.model.task import Status
+from bursar.model.task import Status, Task, Value
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SEED = 20260101
@@ -70,13 +69,31 @@ STARTED = ", a tenth done"
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A recorded execution: its workflow's name, size, and campaign, and the truth of each task."""
+    """
+    A recorded execution: its workflow's name, size, and campaign, and the truth of each task.
+
+    The campaign is as it is known before: without run times, and without the sizes of files that
+    tasks make. What was read in truth is in ``sizes``, NaN where unknown.
+    """
 
     workflow: str
     size: str
     campaign: Campaign
     seconds: np.ndarray
     busy: np.ndarray
+    sizes: np.ndarray
+
+
+def _before(task: Task, made: set[str]) -> Task:
+    inputs = tuple(replace(f, size=None) if f.name in made else f for f in task.inputs)
+    return replace(task, runtime=None, inputs=inputs)
+
+
+def _input_bytes(task: Task) -> float:
+    sizes = [file.size for file in task.inputs]
+    if not sizes or None in sizes:
+        return float("nan")
+    return float(sum(size or 0 for size in sizes))
 
 
 def read_executions(folder: Path) -> dict[str, Execution]:
@@ -92,13 +109,15 @@ def read_executions(folder: Path) -> dict[str, Execution]:
         tasks = tuple(
             replace(task, name=f"{workflow} {task.name}") for task in campaign.workflow.tasks
         )
+        made = {file.name for task in tasks for file in task.outputs}
         found[name] = Execution(
             workflow=workflow,
             size=name.rpartition("-")[0] if repeated else name,
             campaign=replace(
                 campaign,
-                workflow=Workflow(tuple(replace(task, runtime=None) for task in tasks)),
+                workflow=Workflow(tuple(_before(task, made) for task in tasks)),
             ),
+            sizes=np.array([_input_bytes(task) for task in tasks]),
             seconds=np.array([max(task.runtime or 0.0, 1e-3) for task in tasks]),
             busy=np.array([np.nan if busy[t.id] is None else busy[t.id] / 100 for t in tasks]),
         )
@@ -128,18 +147,17 @@ class RecordedHistory:
         number = {name: at for at, name in enumerate(kinds)}
         rows: list[tuple[int, int, float, float, float]] = []
         count: dict[int, int] = defaultdict(int)
+        points: list[Mapping[str, Value]] = []
         for at, one in enumerate(self._executions.values()):
-            for task, seconds, busy in zip(
-                one.campaign.workflow.tasks, one.seconds, one.busy, strict=True
+            for task, seconds, busy, total in zip(
+                one.campaign.workflow.tasks, one.seconds, one.busy, one.sizes, strict=True
             ):
                 kind = number.get(task.name)
                 if kind is None or (newest is not None and count[kind] >= newest):
                     continue
                 count[kind] += 1
-                sizes = [file.size for file in task.inputs]
-                known = bool(sizes) and None not in sizes
-                total = float(sum(size or 0 for size in sizes)) if known else np.nan
                 rows.append((kind, at, seconds, busy * seconds, total))
+                points.append(task.parameters)
         table = np.array(rows).reshape(len(rows), 5)
         unknown, none = np.full(len(rows), np.nan), np.zeros(len(rows), np.int64)
         return ObservationColumns(
@@ -162,7 +180,7 @@ class RecordedHistory:
             max_rss=unknown,
             processor_seconds=table[:, 3],
             start=np.zeros(len(rows)),
-            parameters=[{}] * len(rows) if parameters else None,
+            parameters=points if parameters else None,
         )
 
 
@@ -226,8 +244,18 @@ def progress_at(
     schedule_of: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> TaskProgress:
     """Return how far an execution has come when a share of its tasks has ended."""
-    site, start, end = schedule_of
+    end = schedule_of[2]
     now = 0.0 if not share else float(np.sort(end)[max(1, int(np.ceil(share * len(end)))) - 1])
+    return progress_when(known, now, schedule_of)
+
+
+def progress_when(
+    known: KnownRuntimes,
+    now: float,
+    schedule_of: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> TaskProgress:
+    """Return how far an execution has come at a moment."""
+    site, start, end = schedule_of
     ended = np.flatnonzero((end <= now) & (now > 0))
     going = np.flatnonzero((start < now) & (end > now))
     speeds = np.array(SPEEDS)[site]
@@ -245,7 +273,7 @@ def progress_at(
             whole=np.ones(len(ended), np.bool_),
             failed=np.zeros(len(ended), np.bool_),
             busy=unknown,
-            estimate=unknown,
+            estimate=tasks.estimate[ended],
             features=tasks.features[ended],
         ),
     )
@@ -356,8 +384,12 @@ def score_plain(trials: Sequence[Trial]) -> dict[str, Score]:
     return scores
 
 
+def _weight(earlier: Trial, trial: Trial, of_others: float) -> float:
+    return 1.0 if earlier.workflow == trial.workflow else of_others
+
+
 def score_corrected(
-    trials: Sequence[Trial], orders: int
+    trials: Sequence[Trial], orders: int, weight_of_others: float = WEIGHT_OF_OTHERS
 ) -> tuple[dict[str, Score], dict[str, list[float]]]:
     """Score forecasts of campaigns that come one after the other, in several random orders."""
     scores: dict[str, Score] = defaultdict(Score.empty)
@@ -369,7 +401,7 @@ def score_corrected(
         for at in np.random.default_rng([SEED, order]).permutation(len(trials)):
             trial = trials[at]
             before = [
-                EarlierScore(own[of], 1.0 if trials[of].workflow == trial.workflow else OTHERS)
+                EarlierScore(own[of], _weight(trials[of], trial, weight_of_others))
                 for of in seen[trial.basis]
                 if trials[of].execution != trial.execution
             ]
@@ -515,8 +547,6 @@ def aims(bench: Benchmark, scores: dict[str, Score]) -> None:
 
 @cache
 def _bag(count: int) -> Campaign:
-    from bursar.model.task import Task
-
     return Campaign(
         name="bag", workflow=Workflow(tuple(Task(id=f"t{i}", name="t") for i in range(count)))
     )
@@ -528,7 +558,12 @@ def measure_speed(bench: Benchmark) -> None:
     campaign = _bag(count)
     random = np.random.default_rng(SEED)
     execution = Execution(
-        "bag", "bag", campaign, random.lognormal(2.0, 0.5, count), np.full(count, np.nan)
+        "bag",
+        "bag",
+        campaign,
+        random.lognormal(2.0, 0.5, count),
+        np.full(count, np.nan),
+        np.full(count, np.nan),
     )
     known = known_runtimes(campaign, ["here"], RecordedHistory({"a": execution}))
     purchases = [Purchase(slot=Slot(site="here", start=0.0, duration=1e9, processors=32))]

@@ -1,10 +1,12 @@
 """
-Writes the tables of ``benchmarks/README.md`` from the JSON of the last runs.
+Writes tables of ``benchmarks/README.md`` and of documents from the JSON of the last runs.
 
     python benchmarks/tables.py            # write them
     python benchmarks/tables.py --check    # exit with status 1 when they differ
 
-Each program has a region in the file, between two comments; what stands there is generated.
+Each program has a region in the README, between two comments; what stands there is generated. In
+``docs/concepts/forecasts.md`` a region has one table, named by the begin of its title, and
+``forecasts-tenth.svg`` beside the document is a plot of one.
 """
 
 import argparse
@@ -19,7 +21,9 @@ from figures import written
 HERE = Path(__file__).resolve().parent
 README = HERE / "README.md"
 RESULTS = HERE / "results"
+DOCUMENT = HERE.parent / "docs" / "concepts" / "forecasts.md"
 REGION = re.compile(r"<!-- results: (\w+) -->\n.*?<!-- end of results -->", re.DOTALL)
+TABLE = re.compile(r"<!-- table: (\w+): ([^\n]+) -->\n.*?<!-- end of table -->", re.DOTALL)
 
 
 def region(program: str, found: dict[str, Any] | None) -> str:
@@ -45,14 +49,26 @@ def region(program: str, found: dict[str, Any] | None) -> str:
             f"Python {machine['python']}; load before: {machine['load_before']}.*\n"
         )
         for table in found["tables"]:
-            lines.append(f"**{table['title']}**\n")
-            lines.append(f"| {' | '.join(table['columns'])} |")
-            lines.append(f"|{' --- |' * len(table['columns'])}")
-            for row in table["rows"]:
-                lines.append(f"| {' | '.join(map(written, row))} |")
-            lines.append("")
+            lines += [f"**{table['title']}**\n", *grid(table), ""]
         lines += [f"*Left out: {what}.*\n" for what in found["skipped"]]
     return "\n".join([*lines, "<!-- end of results -->"])
+
+
+def grid(table: dict[str, Any]) -> list[str]:
+    """Return the lines of a table."""
+    columns, rows = table["columns"], table["rows"]
+    return [
+        f"| {' | '.join(columns)} |",
+        f"|{' --- |' * len(columns)}",
+        *(f"| {' | '.join(map(written, row))} |" for row in rows),
+    ]
+
+
+def table_of(program: str, title: str, results: Path) -> dict[str, Any] | None:
+    """Return the table of a program's results whose title begins so; None: it has not been run."""
+    path = results / f"{program}.json"
+    found = json.loads(path.read_text())["tables"] if path.exists() else []
+    return next((one for one in found if one["title"].startswith(title)), None)
 
 
 def filled(text: str, results: Path) -> str:
@@ -62,7 +78,38 @@ def filled(text: str, results: Path) -> str:
         path = results / f"{match[1]}.json"
         return region(match[1], json.loads(path.read_text()) if path.exists() else None)
 
-    return REGION.sub(fill, text)
+    def fill_one(match: re.Match[str]) -> str:
+        table = table_of(match[1], match[2], results)
+        lines = (
+            ["*Not measured yet.*"] if table is None else [*grid(table), "", f"*{table['title']}.*"]
+        )
+        return "\n".join([match[0].partition("\n")[0], *lines, "<!-- end of table -->"])
+
+    return TABLE.sub(fill_one, REGION.sub(fill, text))
+
+
+def plot_tenth(path: Path) -> None:
+    """Draw the error after a tenth of the tasks, by what else is known."""
+    import altair
+
+    table = table_of("forecast_breadth", "A tenth", RESULTS)
+    if table is None:
+        return
+    known = table["columns"][1:7]
+    rows = [
+        {"workflow": row[0], "known": name, "error": cell}
+        for row in table["rows"]
+        for name, cell in zip(known, row[1:7], strict=True)
+        if cell is not None
+    ]
+    base = altair.Chart(altair.Data(values=rows))
+    marks = base.mark_point(filled=True, size=60).encode(
+        x=altair.X("error:Q", title="median error of the 50 % figure").scale(type="log"),
+        y=altair.Y("workflow:N", title=None),
+        color=altair.Color("known:N", title="a tenth done, and known", sort=known),
+    )
+    aim = altair.Chart(altair.Data(values=[{"aim": 0.08}])).mark_rule(strokeDash=[4, 4])
+    altair.layer(aim.encode(x="aim:Q"), marks).properties(width=420, height=220).save(str(path))
 
 
 def main() -> int:
@@ -70,11 +117,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").strip().split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if they differ")
     given = parser.parse_args()
-    text = README.read_text()
-    made = filled(text, RESULTS)
+    texts = {path: path.read_text() for path in (README, DOCUMENT)}
+    made = {path: filled(text, RESULTS) for path, text in texts.items()}
     if given.check:
-        return int(made != text)
-    README.write_text(made)
+        return int(made != texts)
+    for path, text in made.items():
+        path.write_text(text)
+    plot_tenth(DOCUMENT.with_name("forecasts-tenth.svg"))
     return 0
 
 

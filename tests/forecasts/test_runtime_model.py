@@ -151,6 +151,61 @@ def test_a_user_s_estimates_are_corrected_by_how_wrong_they_were():
     assert np.median(drawn) == pytest.approx(120.0, rel=0.35)
 
 
+def test_tasks_that_ended_are_compared_with_their_own_estimates():
+    """The long tasks went first and took what was stated: the short ones will, too."""
+    random = np.random.default_rng(10)
+    stated = np.repeat([300.0, 10.0], [10, 90])
+    work = stated * np.exp(random.normal(0, 0.05, 100))
+    model = learn_runtimes(NOTHING, 1, 1)
+    first = columns(np.zeros(10), np.zeros(10), work[:10], estimate=stated[:10])
+    left = tasks(np.zeros(90), estimate=stated[10:])
+    drawn, _ = draw_runtimes(model, left, first, 400, random)
+    assert np.median(drawn) == pytest.approx(10.0, rel=0.1)
+
+
+def test_running_tasks_are_compared_with_their_own_estimates():
+    """Tasks run for as long as the others took, as was stated: nothing is slow."""
+    random = np.random.default_rng(11)
+    stated = np.repeat([10.0, 1000.0, 10.0], [10, 10, 80])
+    work = stated * np.exp(random.normal(0, 0.05, 100))
+    model = learn_runtimes(NOTHING, 1, 1)
+    first = columns(np.zeros(10), np.zeros(10), work[:10], estimate=stated[:10])
+    elapsed = np.concatenate([np.full(10, 600.0), np.zeros(80)])
+    left = tasks(np.zeros(90), estimate=stated[10:], elapsed=elapsed)
+    drawn, _ = draw_runtimes(model, left, first, 400, random)
+    assert np.median(drawn[:, 10:]) == pytest.approx(10.0, rel=0.1)
+
+
+def test_what_runs_and_what_has_ended_do_not_bias_the_level():
+    """Over many executions whose first tenth has ended, the middle of the rest is met."""
+    random = np.random.default_rng(12)
+    model = learn_runtimes(executions(random, 12, 60, 3.0, 0.2, 0.6), 1, 1)
+    off = []
+    for _ in range(40):
+        truth = np.sort(np.exp(3.0 + random.normal(0, 0.2) + random.normal(0, 0.6, 40)))
+        now = truth[3]
+        first = columns(np.zeros(4), np.zeros(4), truth[:4])
+        left = tasks(np.zeros(36), elapsed=np.full(36, now))
+        drawn, _ = draw_runtimes(model, left, first, 200, random)
+        off.append(np.median(np.log(drawn.sum(axis=1))) - np.log(truth[4:].sum()))
+    # The deviation of one is about 0.15: three of its standard errors.
+    assert abs(np.mean(off)) < 3 * np.std(off) / np.sqrt(40) + 0.02
+
+
+def test_a_gather_is_less_certain_when_the_campaign_is_larger():
+    """One task each time, but of a campaign with ten times as many parts."""
+    random = np.random.default_rng(13)
+    kind = np.repeat([0, 1], [40, 2])
+    execution = np.concatenate([np.repeat([0, 1], 20), [0, 1]])
+    work = np.concatenate([np.full(40, 5.0), [60.0, 61.0]])
+    model = learn_runtimes(columns(kind, execution, work), 2, 1)
+    spread = {}
+    for parts in (20, 200):
+        drawn, _ = draw_runtimes(model, tasks([0] * parts + [1]), NOTHING, 600, random)
+        spread[parts] = np.std(np.log(drawn[:, -1]))
+    assert spread[200] > spread[20] + 0.15
+
+
 def test_failed_attempts_take_time():
     random = np.random.default_rng(9)
     work, failed = np.full(100, 10.0), np.arange(100) < 40

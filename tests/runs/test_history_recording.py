@@ -76,6 +76,19 @@ def test_reused_results_are_not_observed_again(campaign: Path, tmp_path: Path) -
     assert counts == {"make": 3, "use": 6}
 
 
+def test_run_times_that_were_learned_are_not_kept_as_the_user_s_word(
+    campaign: Path, tmp_path: Path
+) -> None:
+    """The second run plans with the medians of the first, which say nothing of its user."""
+    history = tmp_path / "h.sqlite"
+    for fresh in (False, True):
+        bursar.run(campaign, runs=tmp_path / "runs", history=history, fresh=fresh)
+
+    stated = sorted((one.kind, one.estimate is None) for one in History(history).rows())
+
+    assert stated.count(("make", False)) == stated.count(("make", True)) == 3
+
+
 def test_simulations_add_nothing(campaign: Path, tmp_path: Path) -> None:
     """What a simulation tells was made up."""
     before = history_file()

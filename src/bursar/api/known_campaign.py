@@ -97,7 +97,9 @@ def foresee(
     # To two digits: nobody knows more, and plans of tasks of few lengths are made much sooner.
     expected = known.medians().tolist()
     tasks = tuple(
-        task if math.isnan(seconds) else replace(task, runtime=float(f"{seconds:.2g}"))
+        task
+        if math.isnan(seconds)
+        else replace(task, runtime=float(f"{seconds:.2g}"), learned=True)
         for task, seconds in zip(campaign.workflow.tasks, expected, strict=True)
     )
     return ForeseenCampaign(

@@ -313,7 +313,9 @@ def learn_runtimes(
         )
     known = {kind.name: kind.runtime for kind in kinds}
     tasks = tuple(
-        replace(task, runtime=known.get(task.name)) if task.runtime is None else task
+        replace(task, runtime=known.get(task.name), learned=task.name in known)
+        if task.runtime is None
+        else task
         for task in workflow.tasks
     )
     return Workflow(tasks), tuple(kinds)

@@ -2,10 +2,12 @@
 What a history knows of a campaign's tasks, as the arrays that run times are learned from.
 
 A kind of task is a name and a command before values are put in: another command under the same
-name is another kind. Kinds of other campaigns say how much executions differ in general, and how
-wrong this user's estimates are.
+name is another kind. Names that differ in their numbers only (``align chr1``, ``align chr2``) are
+one kind, unless they took very different times. Kinds of other campaigns say how much executions
+differ in general, and how wrong this user's estimates are.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +33,13 @@ NEWEST_OF_OTHERS = 200
 """Observations of each other kind."""
 
 OTHERS = 60
-"""Kinds of other campaigns that are looked at."""
+"""Families of kinds of other campaigns that are looked at."""
+
+OF_FAMILY = 5
+"""Kinds of each of these families."""
+
+MOST_APART = 0.7
+"""Deviation of the usual run times of kinds (logarithm), at most, that are taken as one family."""
 
 
 class ObservationSource(Protocol):
@@ -58,7 +66,8 @@ class KnownRuntimes:
     tasks
         Arrays of all tasks of the campaign, none of which has begun.
     kinds
-        Names of the campaign's kinds by number.
+        Names of the campaign's kinds by number; ``#`` stands for numbers where names that differ
+        in them are taken together.
     sites
         Number of each site by name.
     observed
@@ -140,24 +149,37 @@ def known_runtimes(
     """
     tasks = campaign.workflow.tasks
     names = tuple(dict.fromkeys(task.name for task in tasks))
-    number = {name: kind for kind, name in enumerate(names)}
-    kind = np.array([number[task.name] for task in tasks], dtype=np.int64)
     own = source.observations_of(names, newest=NEWEST, parameters=True)
-    foreign = [name for name in source.kinds() if name not in number][:OTHERS]
-    others = source.observations_of(foreign, newest=NEWEST_OF_OTHERS)
-    site_numbers = {name: at for at, name in enumerate(sites)}
-    for name in (*own.sites, *others.sites):
-        site_numbers.setdefault(name, len(site_numbers))
-    executions = {
-        name: at for at, name in enumerate(dict.fromkeys((*own.executions, *others.executions)))
-    }
     rows = _of_campaign(own, names, campaign.templates, without)
-    part = _arrays(own, rows, executions, site_numbers, 0)
-    seen, wanted = _features(own, rows, tasks, kind, campaign.root)
+    every = source.kinds()
+    groups = _families(names, _usual_times(own, rows), every, campaign.templates)
+    labels = {name: groups.labels.get(name, name) for name in names}
+    kinds = tuple(dict.fromkeys(labels.values()))
+    place = {label: kind for kind, label in enumerate(kinds)}
+    of_name = np.array([place[labels[name]] for name in names], dtype=np.int64)
+    number = dict(zip(names, of_name.tolist(), strict=True))
+    kind = np.array([number[task.name] for task in tasks], dtype=np.int64)
+    siblings = source.observations_of(groups.alike, newest=NEWEST_OF_OTHERS)
+    taken = {*names, *groups.alike}
+    foreign = _foreign([name for name in every if name not in taken])
+    others = source.observations_of(list(foreign), newest=NEWEST_OF_OTHERS)
+    site_numbers = {name: at for at, name in enumerate(sites)}
+    for name in (*own.sites, *siblings.sites, *others.sites):
+        site_numbers.setdefault(name, len(site_numbers))
+    together = dict.fromkeys((*own.executions, *siblings.executions, *others.executions))
+    executions = {name: at for at, name in enumerate(together)}
+    part = _arrays(own, rows, executions, site_numbers, of_name[own.kind[rows]])
+    seen, wanted = _features(own, rows, tasks, kind, of_name, campaign.root)
+    near, near_kind = groups.rows_of(siblings, place, without)
     rest = np.flatnonzero(others.seconds > 0)
-    second = _arrays(others, rest, executions, site_numbers, len(names))
-    columns = _joined(part, seen, second)
-    model = learn_runtimes(columns, len(names) + len(foreign), len(site_numbers))
+    of_foreign = np.array(list(foreign.values()), dtype=np.int64) + len(kinds)
+    columns = _joined(
+        part,
+        seen,
+        _arrays(siblings, near, executions, site_numbers, near_kind),
+        _arrays(others, rest, executions, site_numbers, of_foreign[others.kind[rest]]),
+    )
+    model = learn_runtimes(columns, len(kinds) + OTHERS, len(site_numbers))
     return KnownRuntimes(
         model=model,
         tasks=CampaignTasks(
@@ -172,10 +194,129 @@ def known_runtimes(
                 ]
             ),
         ),
-        kinds=names,
+        kinds=kinds,
         sites=site_numbers,
-        observed=len(rows),
+        observed=len(rows) + len(near),
     )
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+def family_of(name: str) -> str:
+    """Return a name, or a command, with ``#`` in place of each number."""
+    return _DIGITS.sub("#", name)
+
+
+def _foreign(names: Sequence[str]) -> dict[str, int]:
+    """Return some kinds of each of some families, evenly chosen, and the family's number."""
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(family_of(name), []).append(name)
+    chosen = [list(families.values())[at] for at in _even(len(families), OTHERS)]
+    return {
+        members[at]: number
+        for number, members in enumerate(chosen)
+        for at in _even(len(members), OF_FAMILY)
+    }
+
+
+def _even(count: int, most: int) -> list[int]:
+    """Return at most so many places, evenly spread."""
+    return [at * count // min(count, most) for at in range(min(count, most))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Families:
+    """
+    Kinds that are one but for numbers in their names and commands.
+
+    Tasks of such kinds are slow together. Kinds that ran and took very different times stay apart.
+
+    Parameters
+    ----------
+    labels
+        Name of the family of each kind of the campaign that has one.
+    commands
+        Family by name and command, numbers as ``#``.
+    alike
+        Names of other observed kinds that may be of a family.
+    """
+
+    labels: Mapping[str, str]
+    commands: Mapping[tuple[str, str], str]
+    alike: Sequence[str]
+
+    def rows_of(
+        self, siblings: ObservationColumns, place: Mapping[str, int], without: str
+    ) -> tuple[IntArray, IntArray]:
+        """Return the rows of families in an execution other than this one, and their kinds."""
+        of_pair = np.full((len(siblings.kinds), max(len(siblings.templates), 1)), -1)
+        for at, name in enumerate(siblings.kinds):
+            for number, text in enumerate(siblings.templates):
+                label = self.commands.get((family_of(name), family_of(text)))
+                if label is not None:
+                    of_pair[at, number] = place[label]
+        kind = of_pair[siblings.kind, siblings.template]
+        kept = (siblings.seconds > 0) & (kind >= 0)
+        if without in siblings.executions:
+            kept &= siblings.execution != siblings.executions.index(without)
+        rows = np.flatnonzero(kept)[::-1]
+        return rows, kind[rows]
+
+
+def _usual_times(own: ObservationColumns, rows: IntArray) -> dict[str, float]:
+    """Return the median of the logarithms of the run times of each kind that ran."""
+    found = {}
+    for kind in np.unique(own.kind[rows]):
+        seconds = own.seconds[rows[own.kind[rows] == kind]]
+        found[own.kinds[kind]] = float(np.median(np.log(seconds)))
+    return found
+
+
+def _families(
+    names: Sequence[str],
+    usual: Mapping[str, float],
+    every: Sequence[str],
+    templates: Mapping[str, str],
+) -> _Families:
+    """
+    Return the families of a campaign's kinds that have several members.
+
+    Parameters
+    ----------
+    names
+        The campaign's kinds.
+    usual
+        Logarithm of the usual run time of those that ran.
+    every
+        All kinds that ran.
+    """
+    members: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        key = family_of(name), family_of(templates.get(name, ""))
+        if key[0] != name:
+            members.setdefault(key, []).append(name)
+    for key, found in members.items():
+        levels = [usual[name] for name in found if name in usual]
+        if len(levels) > 1 and float(np.std(levels)) > MOST_APART:
+            members[key] = [name for name in found if name not in usual]
+    together = {name for found in members.values() for name in found}
+    wanted = {family for (family, _), found in members.items() if found}
+    alike = [name for name in every if name not in together and family_of(name) in wanted]
+    observed = {family_of(name) for name in alike}
+    labels: dict[str, str] = {}
+    commands: dict[tuple[str, str], str] = {}
+    for (family, command), found in members.items():
+        if not found or (len(found) == 1 and family not in observed):
+            continue
+        # Two commands may share their names but for numbers: each is a family.
+        label = family if family not in labels.values() else found[0]
+        labels |= dict.fromkeys(found, label)
+        commands[family, command] = label
+        # An observation without a command, such as an imported one, is known by its name alone.
+        commands.setdefault((family, ""), label)
+    return _Families(labels, commands, alike)
 
 
 def _of_campaign(
@@ -200,13 +341,13 @@ def _arrays(
     rows: IntArray,
     executions: Mapping[str, int],
     sites: Mapping[str, int],
-    offset: int,
+    kind: IntArray,
 ) -> RuntimeColumns:
     of_execution = np.array([executions[name] for name in seen.executions], dtype=np.int64)
     of_site = np.array([sites[name] for name in seen.sites], dtype=np.int64)
     held = np.maximum(seen.seconds[rows] * seen.processors[rows], 1e-9)
     return RuntimeColumns(
-        kind=seen.kind[rows] + offset,
+        kind=kind,
         execution=of_execution[seen.execution[rows]] if len(rows) else rows,
         site=of_site[seen.site[rows]] if len(rows) else rows,
         work=seen.seconds[rows] * seen.speed[rows],
@@ -218,11 +359,11 @@ def _arrays(
     )
 
 
-def _joined(own: RuntimeColumns, features: FloatArray, others: RuntimeColumns) -> RuntimeColumns:
-    width = features.shape[1]
-    blank = np.full((len(others.kind), width), np.nan)
+def _joined(own: RuntimeColumns, features: FloatArray, *others: RuntimeColumns) -> RuntimeColumns:
+    """Return all rows as one; only the campaign's own have features."""
+    blank = np.full((sum(len(part.kind) for part in others), features.shape[1]), np.nan)
     pairs: dict[str, Any] = {
-        name: np.concatenate([getattr(own, name), getattr(others, name)])
+        name: np.concatenate([getattr(part, name) for part in (own, *others)])
         for name in RuntimeColumns.__slots__
         if name != "features"
     }
@@ -234,12 +375,13 @@ def _features(
     rows: IntArray,
     tasks: Sequence[Task],
     kind: IntArray,
+    kinds: IntArray,
     root: Path,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the features of observed rows and of the tasks; their meaning differs by kind."""
     assert own.parameters is not None
     found: list[tuple[IntArray, IntArray, list[FloatArray]]] = []
-    observed_kind = own.kind[rows]
+    observed_kind = kinds[own.kind[rows]] if len(rows) else rows
     for number in range(int(kind.max()) + 1):
         seen = np.flatnonzero(observed_kind == number)
         wanted = np.flatnonzero(kind == number)
@@ -256,6 +398,9 @@ def _features(
                 sizes = np.array([_input_bytes(tasks[int(at)], root) for at in wanted])
                 # A size that is not known yet has no effect.
                 columns.append(np.log(np.concatenate([total, np.maximum(sizes, 1.0)])))
+            names = [tasks[int(at)].name for at in wanted]
+            if len(set(names)) > 1:
+                columns.append(_of_name(own, rows[seen], names))
         found.append((seen, wanted, columns))
     width = max((len(columns) for _, _, columns in found), default=0)
     of_rows = np.full((len(rows), width), np.nan)
@@ -265,6 +410,28 @@ def _features(
             of_rows[seen, at] = column[: len(seen)]
             of_tasks[wanted, at] = column[len(seen) :]
     return of_rows, of_tasks
+
+
+def _of_name(own: ObservationColumns, rows: IntArray, names: Sequence[str]) -> FloatArray:
+    """
+    Return by how much tasks of each name took longer than their family in other executions.
+
+    For the rows and then for the named tasks; 0 where there is no other execution.
+    """
+    y, execution, name = np.log(own.seconds[rows]), own.execution[rows], own.kind[rows]
+    for number in np.unique(execution):
+        y[execution == number] -= np.median(y[execution == number])
+    total = np.bincount(name, weights=y, minlength=len(own.kinds))
+    count = np.bincount(name, minlength=len(own.kinds))
+    pair = name * len(own.executions) + execution
+    _, place = np.unique(pair, return_inverse=True)
+    here, times = np.bincount(place, weights=y)[place], np.bincount(place)[place]
+    number_of = {text: at for at, text in enumerate(own.kinds)}
+    at = np.array([number_of[text] for text in names])
+    # A name that was seen once is half believed.
+    return np.concatenate(
+        [(total[name] - here) / (count[name] - times + 1), total[at] / (count[at] + 1)]
+    )
 
 
 def _input_bytes(task: Task, root: Path) -> float:

@@ -35,10 +35,11 @@ BoolArray = NDArray[np.bool_]
 DRIFT = 1.0
 """Part of the deviation between executions by which one changes while it goes on."""
 
-FAR = 2.0
-"""Deviations from the level at which a task is as far off as it counts."""
-
 _ROUNDS = 100
+_GRIDS, _POINTS = 3, 61
+_KERNELS = 100
+_UNLIKE = 0.05  # share of tasks that are unlike all of their kind
+_NARROWEST = 0.01
 _MOST_TRIES = 10
 
 
@@ -141,30 +142,16 @@ def draw_runtimes(
         for kind in range(kinds)
     ]
     counts = np.bincount(tasks.kind, minlength=kinds)
-    stated = _stated_levels(model, tasks, kinds)
-    elapsed = np.log(np.maximum(tasks.elapsed, LEAST_SECONDS))
+    stated = _stated_levels(model, tasks, present, kinds)
     running = [(tasks.kind == kind) & (tasks.elapsed > 0) for kind in range(kinds)]
-    floors = [elapsed[rows] for rows in running]
-    levels = _prior_levels(model, stated, observed, y, counts, floors)
-    rest = y.copy()
-    for kind, rows in enumerate(observed):
-        if len(rows):
-            fit = levels[kind].model.covariates
-            rest[rows] -= fit.effect(present.features[rows])
-    rest -= model.site_effect[present.site] if len(present.site) else 0.0
-    effect = np.zeros(len(tasks.kind))
-    for kind in range(kinds):
-        rows = np.flatnonzero(tasks.kind == kind)
-        if len(rows):
-            effect[rows] = levels[kind].model.covariates.effect(tasks.features[rows])
-            if levels[kind].model.executions == 0 and stated[kind] is not None:
-                # Estimates tell tasks of one kind apart where nothing else does.
-                own = np.log(np.maximum(tasks.estimate[rows], LEAST_SECONDS)) - stated[kind]
-                effect[rows] = np.where(np.isfinite(own), own, 0.0)
-    floor = elapsed - effect
-    seen = [
-        _observe(levels[kind], rest[observed[kind]], floor[running[kind]]) for kind in range(kinds)
-    ]
+    rest = y - _effects(model, stated, present)
+    if len(present.site):
+        rest -= model.site_effect[present.site]
+    effect = _effects(model, stated, tasks)
+    floor = np.log(np.maximum(tasks.elapsed, LEAST_SECONDS)) - effect
+    floors = [floor[rows] for rows in running]
+    levels = _prior_levels(model, stated, observed, y, rest, counts, floors)
+    seen = [_observe(levels[kind], rest[observed[kind]], floors[kind]) for kind in range(kinds)]
     scale = np.sqrt(model.freedom / random.chisquare(model.freedom, draws))
     drawn = _draw_levels(levels, seen, scale, random)
     runtimes = np.empty((draws, len(tasks.kind)))
@@ -194,17 +181,41 @@ def draw_runtimes(
     return runtimes, slowness
 
 
-def _stated_levels(model: RuntimeModel, tasks: CampaignTasks, kinds: int) -> list[float | None]:
-    """Return the mean logarithm of the user's estimates of each kind; None without any."""
+def _stated_levels(
+    model: RuntimeModel, tasks: CampaignTasks, present: RuntimeColumns, kinds: int
+) -> list[float | None]:
+    """
+    Return the mean logarithm of the user's estimates of each kind; None without any.
+
+    Estimates of tasks that have ended count, so that the mean stays while a run goes on.
+    """
+    kind = np.concatenate([tasks.kind, present.kind])
+    estimate = np.concatenate([tasks.estimate, present.estimate])
     found: list[float | None] = []
-    for kind in range(kinds):
-        stated = tasks.estimate[tasks.kind == kind]
-        stated = stated[np.isfinite(stated)]
-        if len(stated):
-            found.append(float(np.log(np.maximum(stated, LEAST_SECONDS)).mean()))
-        else:
-            found.append(None)
+    for number in range(kinds):
+        stated = estimate[(kind == number) & np.isfinite(estimate)]
+        found.append(
+            float(np.log(np.maximum(stated, LEAST_SECONDS)).mean()) if len(stated) else None
+        )
     return found
+
+
+def _effects(
+    model: RuntimeModel, stated: Sequence[float | None], rows: CampaignTasks | RuntimeColumns
+) -> FloatArray:
+    """Return what makes each task differ from the level of its kind, before it has run."""
+    effect = np.zeros(len(rows.kind))
+    for kind, own in enumerate(model.kinds):
+        at = np.flatnonzero(rows.kind == kind)
+        if not len(at):
+            continue
+        effect[at] = own.covariates.effect(rows.features[at])
+        word = stated[kind]
+        if own.level is None and word is not None:
+            # Estimates tell tasks of one kind apart where nothing else does.
+            apart = np.log(np.maximum(rows.estimate[at], LEAST_SECONDS)) - word
+            effect[at] = np.where(np.isfinite(apart), apart, 0.0)
+    return effect
 
 
 def _prior_levels(
@@ -212,19 +223,20 @@ def _prior_levels(
     stated: Sequence[float | None],
     observed: Sequence[IntArray],
     y: FloatArray,
+    rest: FloatArray,
     counts: IntArray,
     floors: Sequence[FloatArray],
 ) -> list[_Level]:
     """Return what is known of each kind's level without what this execution has shown."""
     usual = _usual_level(model, stated, observed, y, counts) + model.other_kind
+    size = float(np.log(max(counts.sum() + sum(map(len, observed)), 1)))
     within = [one.within for one in model.kinds if one.observed > 3]
     shared = np.sqrt(SHARED)
     levels = []
     for kind, own in enumerate(model.kinds):
         if own.level is not None:
-            moved = SIZE_EFFECT * abs(
-                np.log(max(counts[kind] + len(observed[kind]), 1) / own.tasks)
-            )
+            # What gathers others' work is one task however many these are.
+            moved = SIZE_EFFECT * abs(size - own.size)
             apart = np.hypot(own.between, moved)
             levels.append(
                 _Level(
@@ -236,7 +248,7 @@ def _prior_levels(
                 )
             )
             continue
-        own_times = y[observed[kind]]
+        own_times = rest[observed[kind]]
         deviations = own_times - np.median(own_times) if len(own_times) else own_times
         prior = float(np.median(within)) if within else SPREAD_WITHIN
         noise = np.sqrt(
@@ -341,41 +353,68 @@ def _observe(level: _Level, ended: FloatArray, floor: FloatArray) -> _Seen:
     """
     Return what ended and running tasks of a kind say of its level.
 
-    A running task counts as what a task of the kind is expected to take that takes longer than it
-    has run, at the level that all of them suggest (expectation maximisation).
+    The likelihood of a level is the density of the pool at what has ended and the pool's share
+    above what still runs. The posterior's mean and variance are those of a normal observation,
+    which is returned (assumed density filtering).
     """
-    noise = level.model.within**2
     if not len(ended) and not len(floor):
         return _Seen()
-    pool = level.model.pool
     prior = level.shared**2 + level.own**2 + level.fixed**2
-    n = len(ended)
-    far = FAR * level.model.within
-    if not len(floor):
-        return _Seen(float(np.median(ended)) - level.mean, noise / n)
-    # Expectation of the pool above each of its values, by sums from the top.
-    above = np.cumsum(pool[::-1])[::-1] / np.arange(len(pool), 0, -1)
-    mean = level.mean if not n else float(np.median(ended))
-    known = float(n)
-    for _ in range(_ROUNDS):
-        at = np.searchsorted(pool, floor - mean)
-        inside = at < len(pool)
-        longer = np.where(inside, above[np.minimum(at, len(pool) - 1)], floor - mean + _tail(pool))
-        # Tasks that end at once count as far off, no matter how far.
-        apart = np.clip(np.concatenate([ended - mean, longer]), -far, far)
-        target = mean + float(apart.mean())
-        # A task that has only begun says nothing; one that has run long says as much as an end.
-        known = n + float(at.sum()) / len(pool)
-        weight = (n + len(floor)) / noise
-        moved = (target * weight + level.mean / prior) / (weight + 1 / prior) - mean
-        mean += moved
-        if abs(moved) < 1e-5:
-            break
-    if known <= 0:
+    density, above, points = _pool_likelihood(level.model.pool, level.model.within)
+    ended, weight_ended = _thinned(ended)
+    floor, weight_floor = _thinned(floor)
+    values = np.concatenate([ended, floor])
+    reach = 4 * math.sqrt(prior)
+    low = min(level.mean - reach, float(values.min()) - points[-1])
+    high = max(level.mean + reach, float(values.max()) - points[0])
+    mean, variance = level.mean, prior
+    # Each grid is laid where the one before found the posterior.
+    for _ in range(_GRIDS):
+        grid = np.linspace(low, high, _POINTS)
+        weight = -((grid - level.mean) ** 2) / (2 * prior)
+        weight += weight_ended * np.interp(ended[None, :] - grid[:, None], points, density).sum(1)
+        weight += weight_floor * np.interp(floor[None, :] - grid[:, None], points, above).sum(1)
+        share = np.exp(weight - weight.max())
+        share /= share.sum()
+        mean = float(share @ grid)
+        variance = float(share @ (grid - mean) ** 2)
+        near = 5 * math.sqrt(variance) + (grid[1] - grid[0])
+        low, high = mean - near, mean + near
+    # Where the tasks say nothing, the posterior is the prior.
+    gained = 1 / variance - 1 / prior
+    if gained <= 1e-6 / prior:
         return _Seen()
-    # The level is where the posterior is; what is left unsure follows from what has ended.
-    variance = noise / known
-    return _Seen((mean - level.mean) * (prior + variance) / prior, variance)
+    return _Seen((mean - level.mean) * (1 + 1 / (prior * gained)), 1 / gained)
+
+
+def _pool_likelihood(pool: FloatArray, within: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """
+    Return logarithms of the density of a pool and of its share above, at points ascending.
+
+    A logistic kernel at each value, and a wide one for tasks unlike all that were seen.
+    """
+    chosen, _ = _thinned(pool, _KERNELS)
+    within = max(within, _NARROWEST)
+    width = 0.6 * within * len(chosen) ** -0.2
+    reach = float(np.abs(pool).max()) + 8 * within
+    points = np.linspace(-reach, reach, 401)
+    density, above = np.zeros(401), np.zeros(401)
+    for centres, scale, share in (
+        (chosen, width, 1 - _UNLIKE),
+        (np.zeros(1), 2 * within, _UNLIKE),
+    ):
+        over = 1 / (1 + np.exp(np.clip((points[:, None] - centres[None, :]) / scale, -60, 60)))
+        above += share * over.mean(axis=1)
+        density += share * (over * (1 - over)).mean(axis=1) / scale
+    return np.log(np.maximum(density, 1e-300)), np.log(np.maximum(above, 1e-300)), points
+
+
+def _thinned(values: FloatArray, most: int = 400) -> tuple[FloatArray, float]:
+    """Return at most so many of some values, evenly by rank, and how many each stands for."""
+    if len(values) <= most:
+        return values, 1.0
+    places = (np.arange(most) + 0.5) * len(values) / most
+    return np.sort(values)[places.astype(np.int64)], len(values) / most
 
 
 def _draw_levels(

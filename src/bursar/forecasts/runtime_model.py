@@ -62,7 +62,7 @@ ALONE = 0.03
 """Deviation of the only task of a kind within an execution (logarithm)."""
 
 SIZE_EFFECT = 0.25
-"""Deviation that a level may change by for each factor e between numbers of tasks."""
+"""Deviation that a level changes by for each factor e between campaigns' numbers of tasks."""
 
 POOL = 500
 """Deviations of tasks of a kind that are kept, at most."""
@@ -143,6 +143,8 @@ class KindModel:
         Number of executions that these are of.
     tasks
         Number of tasks of an execution, on average.
+    size
+        Logarithm of the number of tasks of all kinds in an execution, on average.
     """
 
     level: float | None = None
@@ -155,6 +157,7 @@ class KindModel:
     observed: int = 0
     executions: int = 0
     tasks: float = 0.0
+    size: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +217,8 @@ def learn_runtimes(columns: RuntimeColumns, kinds: int, sites: int) -> RuntimeMo
             rest[rows] -= fits[kind].effect(columns.features[rows])
     site_effect, site_unsure = _site_effects(columns, rest, members, sites)
     rest -= site_effect[columns.site]
-    levels = [_levels(rest[rows], columns.execution[rows]) for rows in members]
+    sizes = np.log(np.maximum(np.bincount(columns.execution), 1))
+    levels = [_levels(rest[rows], columns.execution[rows], sizes) for rows in members]
     priors = _priors(columns, members, levels)
     error, unsure = _estimate_error(columns, y, members)
     other_kind, other_unsure = _other_kinds(columns)
@@ -253,28 +257,33 @@ def normal_pool(deviation: float, count: int = 9) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class _Levels:
-    """Executions of one kind: their levels, numbers of tasks, and deviations from the levels."""
+    """
+    Executions of one kind: their levels, numbers of tasks, and deviations from the levels.
+
+    And the logarithms of the numbers of tasks of all kinds.
+    """
 
     means: FloatArray
     counts: FloatArray
     deviations: FloatArray
+    sizes: FloatArray
 
 
-def _levels(rest: FloatArray, executions: IntArray) -> _Levels:
+def _levels(rest: FloatArray, executions: IntArray, sizes: FloatArray) -> _Levels:
     """
     Return the level of each execution of a kind: the median of its tasks.
 
     Some tasks of a kind end at once, with nothing to do; they would draw a mean far down.
     """
     if not len(rest):
-        return _Levels(np.zeros(0), np.zeros(0), np.zeros(0))
-    _, place = np.unique(executions, return_inverse=True)
+        return _Levels(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0))
+    present, place = np.unique(executions, return_inverse=True)
     counts = np.bincount(place).astype(np.float64)
     means = np.array([np.median(rest[place == at]) for at in range(len(counts))])
     several = counts[place] > 1
     # Deviations from the middle of n are too small by the root of (n - 1) / n.
     widen = np.sqrt(counts / np.maximum(counts - 1, 1))[place]
-    return _Levels(means, counts, ((rest - means[place]) * widen)[several])
+    return _Levels(means, counts, ((rest - means[place]) * widen)[several], sizes[present])
 
 
 def robust_deviation(deviations: FloatArray) -> float:
@@ -338,14 +347,25 @@ def _priors(
         # that take little of the time say more of clocks than of machines.
         votes, weights = [2 * np.log(spread)], [2.0]
         for own, level, part in zip(classes, levels, parts, strict=True):
-            if own == name and len(level.means) > 1 and part > 0:
+            apart, freedom = _within_sizes(level)
+            if own == name and freedom and part > 0:
                 noise = _noise(level, SPREAD_WITHIN**2) if level.counts.max() > 1 else ALONE**2
-                variance = float(level.means.var(ddof=1)) - float(np.mean(noise / level.counts))
+                variance = apart - float(np.mean(noise / level.counts))
                 votes.append(np.log(max(variance, 1e-4)))
                 weights.append(part)
         between[name] = float(np.exp(np.average(votes, weights=weights) / 2))
     spread = SPREAD_WITHIN if usual_within is None else np.sqrt(usual_within)
     return [_Prior(between[own], float(spread)) for own in classes]
+
+
+def _within_sizes(level: _Levels) -> tuple[float, int]:
+    """Return the variance of levels among executions of one size, and its degrees of freedom."""
+    squares, freedom = 0.0, 0
+    for size in np.unique(level.sizes):
+        means = level.means[level.sizes == size]
+        squares += float(((means - means.mean()) ** 2).sum())
+        freedom += len(means) - 1
+    return (squares / freedom if freedom else 0.0), freedom
 
 
 def _time_weights(columns: RuntimeColumns, members: Sequence[IntArray]) -> list[float]:
@@ -432,4 +452,5 @@ def _kind_model(
         observed=observed,
         executions=n,
         tasks=float(levels.counts.mean()),
+        size=float(levels.sizes.mean()),
     )

@@ -244,6 +244,8 @@ class Task:
         Positive.
     runtime
         Estimate at speed 1, seconds; None when unknown. Not negative.
+    learned
+        Whether ``runtime`` was found from earlier tasks, so that it is no word of the user's.
     wall_limit
         Seconds after which it is killed; None for no limit. Positive.
     memory
@@ -283,6 +285,7 @@ class Task:
     after: tuple[str, ...] = ()
     processors: int = 1
     runtime: float | None = None
+    learned: bool = False
     wall_limit: float | None = None
     memory: int | None = None
     resources: Mapping[str, int] = field(default_factory=dict)

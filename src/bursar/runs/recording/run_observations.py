@@ -150,7 +150,8 @@ class RunObserver:
             user_seconds=outcome.user_seconds if known else None,
             system_seconds=outcome.system_seconds if known else None,
             status=outcome.status,
-            estimate=task.runtime,
+            # Estimates are kept to learn how wrong users are; what was learned says nothing of it.
+            estimate=None if task.learned else task.runtime,
         )
 
     def _waited(self, outcome: Outcome) -> float | None:

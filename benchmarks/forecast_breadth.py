@@ -1,0 +1,684 @@
+"""
+How well campaigns' ends are foreseen elsewhere than in ``forecasts.py``, and what bounds it.
+
+Tables:
+
+examples
+    Executions of ``examples/epidemic`` and ``examples/mosaic`` that are made here and now; each is
+    forecast from the others as ``forecasts.py`` does.
+behind load
+    Recorded executions in one batch job of a real log: the end is the job's wait in the simulated
+    cluster and the schedule of the tasks after; the wait is forecast from the queue.
+test cluster
+    Recorded executions replayed by ``bursar`` under Slurm on this machine, tasks scaled and asleep;
+    the forecasts are those that the runs kept in their history.
+cold start
+    Nothing is known, and the first 2 % of the tasks run alone before all else.
+a tenth done
+    What a tenth of the tasks says, by what else is known, and what the best forecast could be.
+constants
+    Executions by constants of the model that were chosen on the other workflows.
+
+Use::
+
+    python benchmarks/forecast_breadth.py [--data FOLDER] [--quick | --smallest] [--json FILE]
+"""
+
+import argparse
+import heapq
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from figures import Benchmark, Table
+from waits import LOGS, LiveQueue
+
+import bursar
+import forecasts
+from bursar.api.planning import resolve_campaign
+from bursar.cluster.simulation import simulate
+from bursar.compiling import prefer_machine_code
+from bursar.forecasts import runtime_draws, runtime_model
+from bursar.forecasts.campaign_forecast import CampaignForecaster
+from bursar.forecasts.known_runtimes import known_runtimes
+from bursar.formats.trace_files import read_swf
+from bursar.history.forecast_records import GRID
+from bursar.history.store import History
+from bursar.model.campaign import Campaign, Workflow
+from bursar.model.errors import BursarError
+from bursar.model.plan import Placement, Purchase
+from bursar.model.slot import Slot
+from bursar.model.task import Exec, Status, Task
+from bursar.provisioning.queue_forecaster import project_waits
+from bursar.provisioning.wait_forecast import WaitForecast
+from bursar.provisioning.wait_prediction import WaitPredictor
+from forecasts import (
+    FOUR,
+    NOTHING,
+    ONE,
+    OTHER,
+    SEED,
+    STARTED,
+    TWO,
+    Execution,
+    RecordedHistory,
+    Score,
+    Trial,
+    read_executions,
+    schedule,
+    score_corrected,
+    score_plain,
+    trials_of,
+    upward_ranks,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = {"epidemic": "epidemic/epidemic.pln", "mosaic": "mosaic/mosaic.toml"}
+SMALL = ((2,), (4,), (8,), (16,), (4, 8))
+"""Processors of the sites that the examples' schedules are made for."""
+REPLAYED = {"blast-chameleon-small": 6, "bwa-chameleon-small": 6, "srasearch-chameleon-10a": 400}
+"""Executions that run under Slurm, and by what their run times are divided."""
+FOLLOWED, SCORED, WARM_UP = 5, 0.1, 2000
+"""One job in so many is forecast, of these a share counts, after so many jobs."""
+MIDDLE_ERROR = 0.674
+"""Median of the absolute value of a standard normal variable."""
+COLD = 0.02
+DRIFTS, SIZES, OTHERS = (0.5, 1.0, 2.0), (0.1, 0.25, 0.5), (0.1, 0.3, 1.0)
+"""Constants that are tried: those that the model has are the middle ones."""
+
+
+# Examples, executed here.
+
+
+def executed(name: str, times: int, folder: Path) -> dict[str, Execution]:
+    """Run an example some times, and return what each execution took."""
+    path = ROOT / "examples" / EXAMPLES[name]
+    history = folder / f"{name}.sqlite"
+    for _ in range(times):
+        bursar.run(path, runs=folder / "runs", history=history, fresh=True, anyway=True)
+    campaign = resolve_campaign(path)
+    by_task: dict[str, dict[str, Any]] = defaultdict(dict)
+    for row in History(history).rows():
+        if row.status is Status.SUCCEEDED:
+            by_task[row.execution][row.task] = row
+    tasks = tuple(replace(task, runtime=None) for task in campaign.workflow.tasks)
+    campaign = replace(campaign, workflow=Workflow(tasks), templates={})
+    found = {}
+    for number, rows in enumerate(by_task.values()):
+        seconds = np.array([max(rows[task.id].seconds, 1e-3) for task in tasks])
+        worked = [
+            (rows[t.id].user_seconds or 0.0) + (rows[t.id].system_seconds or 0.0) for t in tasks
+        ]
+        found[f"{name} {number}"] = Execution(
+            workflow=name,
+            size=name,
+            campaign=campaign,
+            seconds=seconds,
+            busy=np.array(worked) / seconds,
+            sizes=np.full(len(tasks), np.nan),
+        )
+    return found
+
+
+# Recorded executions behind the load of a log.
+
+
+def behind_load(
+    log: str, data: Path, executions: dict[str, Execution], count: int, draws: int
+) -> Iterator[Trial]:
+    """Forecast executions that run in batch jobs of a log's stretch, as if each were the job."""
+    file, processors = LOGS[log]
+    trace = read_swf(data / file)
+    result = simulate(trace, processors=processors, policy="easy", early="compress")
+    first = int(0.2 * len(trace))
+    live = LiveQueue(trace, result.start, result.finish, first)
+    predictor, random = WaitPredictor(), np.random.default_rng([SEED, len(log), processors])
+    names = [name for name, one in executions.items() if one.workflow in forecasts.REPEATED]
+    waiting: list[tuple[float, int]] = []
+    found = 0
+    for number, job in enumerate(range(first, len(trace))):
+        now, width = float(trace.submit[job]), int(trace.processors[job])
+        asked = float(trace.estimate[job])
+        live.advance(now)
+        while waiting and waiting[0][0] <= now:
+            at, other = heapq.heappop(waiting)
+            predictor.began(str(other), at)
+        if width >= 4 and number % FOLLOWED == 0:
+            seen = live.projected(now, processors, "easy")
+            projection = project_waits(seen, live.ended, width, asked, random)
+            waited = predictor.forecast("", width, asked, projection)
+            predictor.asked(str(job), "", width, asked, now, projection)
+            heapq.heappush(waiting, (float(result.start[job]), job))
+            # Days apart, and not before the forecasts of waits have been corrected a while.
+            if waited is not None and number >= WARM_UP and random.random() < SCORED:
+                name = str(random.choice(names))
+                wait = float(result.start[job] - trace.submit[job])
+                yield _behind(name, executions, width, waited, wait, draws, log, random)
+                found += 1
+                if found == count:
+                    return
+        live.submit(job)
+
+
+def _behind(
+    name: str,
+    executions: dict[str, Execution],
+    width: int,
+    waited: WaitForecast,
+    wait: float,
+    draws: int,
+    log: str,
+    random: np.random.Generator,
+) -> Trial:
+    own = executions[name]
+    same = [n for n, one in executions.items() if one.size == own.size and n != name]
+    known, rank = _known(name, executions, list(random.permutation(same)[:2]))
+    truth = schedule(own.campaign.workflow, own.seconds, rank, (width,), (1.0,))
+    forecaster = CampaignForecaster(
+        own.campaign.workflow, known, draws=draws, seed=int(random.integers(2**31))
+    )
+    forecast = forecaster.of_plan(
+        _purchases((width,)),
+        _placements(rank),
+        {"site0": 1.0},
+        waits={"site0": waited.sample(draws, random)},
+    )
+    end = wait + float(truth[2].max())
+    return Trial(name, own.workflow, log, forecast.end.draws, 0.0, end)
+
+
+def _known(
+    name: str, executions: dict[str, Execution], earlier: Sequence[str]
+) -> tuple[Any, np.ndarray]:
+    own = executions[name]
+    foreign = {n: one for n, one in executions.items() if one.workflow != own.workflow}
+    source = RecordedHistory({n: executions[n] for n in earlier} | foreign)
+    known = known_runtimes(own.campaign, ["site0", "site1"], source)
+    expected = known.medians()
+    expected = np.where(np.isfinite(expected), expected, 1.0)
+    return known, upward_ranks(own.campaign.workflow, expected)
+
+
+def _purchases(platform: Sequence[int]) -> list[Purchase]:
+    return [
+        Purchase(slot=Slot(site=f"site{at}", start=0.0, duration=1e9, processors=count))
+        for at, count in enumerate(platform)
+    ]
+
+
+def _placements(rank: np.ndarray) -> list[Placement]:
+    return [Placement(i, "", float(-rank[i]), 0.0, ()) for i in range(len(rank))]
+
+
+# Replays by the product itself under Slurm.
+
+
+def replayed(executions: dict[str, Execution], times: int, folder: Path) -> list[tuple[Any, Any]]:
+    """Run executions under Slurm on this machine; return what the runs forecast, and the truth."""
+    from bursar_devtools.testgrid.slurm import SlurmCluster
+
+    history = folder / "replays.sqlite"
+    cluster = SlurmCluster.up(folder / "slurm", name="replay", nodes=2, cpus=4)
+    try:
+        sites = folder / "sites.toml"
+        sites.write_text(
+            f'[site.c]\nkind = "slurm"\nprocessors = {cluster.processors}\nqueue = "main"\n'
+            f'unit_price = "2 SU/core-hour"\nreach = "127.0.0.1"\n'
+            f'environment = {{ SLURM_CONF = "{cluster.environment["SLURM_CONF"]}" }}\n'
+        )
+        for size, divisor in REPLAYED.items():
+            members = [one for one in executions.values() if one.size == size]
+            for own in members[:times]:
+                campaign = asleep(own, size, divisor)
+                bursar.run(
+                    campaign, sites, runs=folder / "runs", history=history, fresh=True, anyway=True
+                )
+    finally:
+        cluster.down()
+    return [(one.forecast, one) for one in History(history).forecasts()]
+
+
+def asleep(own: Execution, name: str, divisor: float) -> Campaign:
+    """Return a campaign whose tasks sleep for a part of what those of an execution took."""
+    tasks, parents = own.campaign.workflow.tasks, own.campaign.workflow.parents
+    sleepers = tuple(
+        Task(
+            id=task.id,
+            name=task.name,
+            steps=(Exec(("sleep", f"{seconds / divisor:.3f}")),),
+            after=tuple(tasks[at].id for at in before),
+        )
+        for task, seconds, before in zip(tasks, own.seconds, parents, strict=True)
+    )
+    return Campaign(name=name, workflow=Workflow(sleepers))
+
+
+# A cold start.
+
+
+def cold_start(
+    executions: dict[str, Execution], platforms: Sequence[Sequence[int]], draws: int
+) -> Iterator[tuple[str, float, Trial]]:
+    """Run the first tasks of each execution alone; yield what that cost, and the forecast then."""
+    random = np.random.default_rng(SEED)
+    for name, own in executions.items():
+        known, rank = _known(name, executions, [])
+        workflow = own.campaign.workflow
+        for platform in platforms:
+            speeds = forecasts.SPEEDS[: len(platform)]
+            whole = schedule(workflow, own.seconds, rank, platform, speeds)
+            count = max(1, int(np.ceil(COLD * len(rank))))
+            first = np.lexsort((np.arange(len(rank)), whole[1]))[:count]
+            # Those that are first to start; what they need ended earlier, so that it is among them.
+            alone = float(whole[2][first].max())
+            left = np.where(np.isin(np.arange(len(rank)), first), 0.0, own.seconds)
+            site, start, end = schedule(workflow, left, rank, platform, speeds)
+            site[first], start[first], end[first] = (one[first] for one in whole)
+            rest = np.setdiff1d(np.arange(len(rank)), first)
+            start[rest], end[rest] = start[rest] + alone, end[rest] + alone
+            if not len(rest):
+                continue
+            progress = forecasts.progress_when(known, alone, (site, start, end))
+            forecaster = CampaignForecaster(
+                workflow, known, progress, draws=draws, seed=int(random.integers(2**31))
+            )
+            names = [f"site{at}" for at in range(len(platform))]
+            forecast = forecaster.of_plan(
+                _purchases(platform),
+                _placements(rank),
+                dict(zip(names, speeds, strict=True)),
+            )
+            cost = float(end.max() / whole[2].max() - 1)
+            trial = Trial(name, own.workflow, "cold", forecast.end.draws, alone, float(end.max()))
+            yield own.workflow, cost, trial
+
+
+# What a tenth says.
+
+
+def with_estimates(executions: dict[str, Execution]) -> dict[str, Execution]:
+    """Return executions with run times stated for each kind, wrong by a factor of 0.3 to 3."""
+    random = np.random.default_rng([SEED, 3])
+    found = {}
+    for name, own in executions.items():
+        tasks = own.campaign.workflow.tasks
+        wrong: dict[str, float] = {}
+        usual: dict[str, list[float]] = defaultdict(list)
+        for task, seconds in zip(tasks, own.seconds, strict=True):
+            wrong.setdefault(task.name, float(np.exp(random.uniform(np.log(0.3), np.log(3)))))
+            usual[task.name].append(seconds)
+        stated = tuple(
+            replace(task, runtime=wrong[task.name] * float(np.median(usual[task.name])))
+            for task in tasks
+        )
+        campaign = replace(own.campaign, workflow=Workflow(stated))
+        found[name] = replace(own, campaign=campaign)
+    return found
+
+
+def best_possible(
+    executions: dict[str, Execution], platforms: Sequence[Sequence[int]]
+) -> list[tuple[str, list[float], float]]:
+    """
+    Return the errors of a forecast that knows all tasks of kinds that have begun, to the second.
+
+    Of the other kinds it knows nothing, and takes their tasks to be some factor of the mean of
+    those that are known: for each of many factors, the errors of all campaigns. And, for the kind
+    with most time left, the median error of a mean of logarithms of the tasks that have ended,
+    where the deviation of the kind is known: infinite where none has.
+    """
+    factors = np.exp(np.linspace(-7, 2, 37))
+    errors: list[tuple[str, list[float], float]] = []
+    for name, own in executions.items():
+        _, rank = _known(name, executions, [])
+        workflow = own.campaign.workflow
+        kinds = np.unique([task.name for task in workflow.tasks], return_inverse=True)[1]
+        for platform in platforms:
+            speeds = forecasts.SPEEDS[: len(platform)]
+            truth = schedule(workflow, own.seconds, rank, platform, speeds)
+            now = float(np.sort(truth[2])[max(1, int(np.ceil(0.1 * len(rank)))) - 1])
+            begun = np.isin(kinds, np.unique(kinds[truth[1] < now]))
+            mean = own.seconds[begun].mean()
+            end = float(truth[2].max())
+            found = []
+            for factor in factors:
+                guess = np.where(begun, own.seconds, factor * mean)
+                told = schedule(workflow, guess, rank, platform, speeds)[2].max()
+                found.append(abs(max(float(told), now) / end - 1))
+            ended = truth[2] <= now
+            left = np.bincount(kinds, weights=np.where(ended, 0.0, own.seconds))
+            most = kinds == int(left.argmax())
+            count = int((most & ended).sum())
+            deviation = float(np.std(np.log(own.seconds[most])))
+            chance = MIDDLE_ERROR * deviation / np.sqrt(count) if count else np.inf
+            errors.append((own.workflow, found, chance))
+    return errors
+
+
+# Constants that are chosen on the other workflows.
+
+
+@contextmanager
+def constants(drift: float, size: float, between: dict[str, float]) -> Iterator[None]:
+    """Put constants in the place of the model's."""
+    kept = runtime_draws.DRIFT, runtime_draws.SIZE_EFFECT, dict(runtime_model.SPREAD_BETWEEN)
+    runtime_draws.DRIFT, runtime_draws.SIZE_EFFECT = drift, size
+    runtime_model.SPREAD_BETWEEN.update(between)
+    try:
+        yield
+    finally:
+        runtime_draws.DRIFT, runtime_draws.SIZE_EFFECT = kept[:2]
+        runtime_model.SPREAD_BETWEEN.update(kept[2])
+
+
+def spread_between(executions: Sequence[Execution]) -> dict[str, float]:
+    """Return how kinds of each class differ between executions of one size, in the middle."""
+    levels: dict[tuple[str, str], list[float]] = defaultdict(list)
+    busy: dict[str, list[float]] = defaultdict(list)
+    for own in executions:
+        names = np.array([task.name for task in own.campaign.workflow.tasks])
+        for name in np.unique(names):
+            here = names == name
+            # Less than a fifth of the time says more of clocks than of machines.
+            if own.seconds[here].sum() > 0.05 * own.seconds.sum():
+                levels[own.size, name].append(float(np.median(np.log(own.seconds[here]))))
+                busy[name].append(float(np.nanmean(own.busy[here])))
+    found: dict[str, list[float]] = defaultdict(list)
+    for (_, name), values in levels.items():
+        if len(values) > 1:
+            of = "computes" if np.mean(busy[name]) >= runtime_model.BUSY else "waits"
+            found[of].append(max(float(np.std(values, ddof=1)), 0.01))
+    return {name: float(np.exp(np.mean(np.log(values)))) for name, values in found.items()}
+
+
+def loss(trials: Sequence[Trial]) -> float:
+    """Return the mean loss of quantiles of the logarithm of the end (pinball)."""
+    shares = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
+    total = []
+    for one in trials:
+        told = np.log(np.quantile(one.draws, shares) + one.now)
+        over = np.log(one.end) - told
+        total.append(float(np.maximum(shares * over, (shares - 1) * over).mean()))
+    return float(np.mean(total)) if total else 0.0
+
+
+def chosen_elsewhere(
+    bench: Benchmark, executions: dict[str, Execution], platforms: Any, draws: int
+) -> None:
+    """Compare the model's constants with those chosen, for each workflow, on the others."""
+    workflows = sorted({one.workflow for one in executions.values()})
+    platforms = platforms[::2]
+    grid = [(drift, size) for drift in DRIFTS for size in SIZES]
+    own = spread_between(list(executions.values()))
+    trials: dict[tuple[float, float], list[Trial]] = {}
+    for drift, size in grid:
+        with constants(drift, size, own):
+            trials[drift, size] = list(_all_trials(executions, platforms, draws))
+    table = bench.table(
+        "Constants chosen on the other workflows (drift, size effect, spread of kinds that compute"
+        " and that wait)",
+        *("workflow", "drift", "size effect", "computes", "waits"),
+    )
+    honest: list[Trial] = []
+    for workflow in workflows:
+        others = {
+            setting: loss([one for one in found if one.workflow != workflow])
+            for setting, found in trials.items()
+        }
+        drift, size = min(others, key=lambda setting: others[setting])
+        between = spread_between([o for o in executions.values() if o.workflow != workflow])
+        table.add(workflow, drift, size, between.get("computes"), between.get("waits"))
+        with constants(drift, size, between):
+            mine = {n: one for n, one in executions.items() if one.workflow == workflow}
+            honest += [t for n in mine for t in trials_of(n, executions, platforms, draws)]
+    shipped = list(_all_trials(executions, platforms, draws))
+    table = _coverage_table(bench, "As the model has them, and chosen on the other workflows")
+    for label, found, weight in (
+        ("as they are", shipped, None),
+        ("chosen elsewhere", honest, OTHERS),
+    ):
+        _add_coverage(table, label, _scored(found, weight, bench.of(10, 3, 2)))
+
+
+def _scored(trials: list[Trial], weights: Sequence[float] | None, orders: int) -> dict[str, Score]:
+    """Score trials, the weight of others' scores chosen on the other workflows where asked."""
+    if weights is None:
+        return score_corrected(trials, orders)[0]
+    found = {}
+    for weight in weights:
+        found[weight] = score_corrected(trials, orders, weight)[0]
+    made: dict[str, Score] = defaultdict(Score.empty)
+    for workflow in sorted({one.workflow for one in trials}):
+
+        def off(weight: float, mine: str = workflow) -> float:
+            held = [
+                [ok for ok, name in zip(score.held_90, score.workflow, strict=True) if name != mine]
+                for score in found[weight].values()
+            ]
+            return float(np.mean([abs(float(np.mean(one)) - 0.9) for one in held if one] or [0.0]))
+
+        best = found[min(found, key=off)]
+        for basis, score in best.items():
+            for field in ("held_90", "held_50", "error", "width", "place"):
+                values = getattr(score, field)
+                getattr(made[basis], field).extend(
+                    v for v, n in zip(values, score.workflow, strict=True) if n == workflow
+                )
+            made[basis].workflow.extend(n for n in score.workflow if n == workflow)
+    return made
+
+
+def _all_trials(
+    executions: dict[str, Execution], platforms: Sequence[Sequence[int]], draws: int
+) -> Iterator[Trial]:
+    for name in executions:
+        yield from trials_of(name, executions, platforms, draws)
+
+
+# Tables.
+
+
+def _coverage_table(bench: Benchmark, title: str) -> Table:
+    return bench.table(
+        title, *("known before", "forecasts", "90 %", "50 %", "error", "width of 90 %")
+    )
+
+
+def _add_coverage(table: Table, label: str, scores: dict[str, Score], count: int = 0) -> None:
+    for basis in sorted(scores):
+        mine = scores[basis]
+        table.add(
+            f"{label}: {basis}" if label else basis,
+            count or len(mine.error),
+            float(np.mean(mine.held_90)),
+            float(np.mean(mine.held_50)),
+            mine.median(mine.error),
+            mine.median(mine.width),
+        )
+
+
+def examples(bench: Benchmark, draws: int) -> None:
+    """Execute the examples, and forecast each execution from the others."""
+    times = bench.of(6, 3, 0)
+    if not times:
+        bench.skip("executions of the examples: they take minutes")
+        return
+    found: dict[str, Execution] = {}
+    # The examples' programs want the packages of this Python.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with tempfile.TemporaryDirectory(prefix="bursar-forecasts-") as folder:
+        for name in EXAMPLES:
+            found |= executed(name, times, Path(folder))
+    trials = [one for name in found for one in trials_of(name, found, SMALL, draws)]
+    table = _coverage_table(
+        bench,
+        f"Epidemic and mosaic, {times} executions of each: {len(found) * len(SMALL)} campaigns, "
+        f"{len(trials)} forecasts",
+    )
+    _add_coverage(table, "plain", score_plain(trials))
+    scores, _ = score_corrected(trials, bench.of(20, 5, 2))
+    _add_coverage(table, "corrected", scores)
+    table = bench.table(
+        "Epidemic and mosaic, corrected", "campaign: known before", "error", "width"
+    )
+    for name in EXAMPLES:
+        for basis, score in sorted(scores.items()):
+            if name in score.workflow:
+                table.add(
+                    f"{name}: {basis}",
+                    score.median(score.error, name),
+                    score.median(score.width, name),
+                )
+
+
+def load(bench: Benchmark, data: Path, executions: dict[str, Execution], draws: int) -> None:
+    """Forecast executions that wait behind the jobs of logs."""
+    count = bench.of(60, 15, 3)
+    trials = [
+        one
+        for log in bench.of(("KTH", "CTC"), ("KTH",), ("KTH",))
+        for one in behind_load(log, data, executions, count, draws)
+    ]
+    table = _coverage_table(
+        bench, f"Behind the load of a log, EASY, from 2 executions: {len(trials)} campaigns"
+    )
+    _add_coverage(table, "plain", score_plain(trials))
+    _add_coverage(table, "corrected", score_corrected(trials, bench.of(20, 5, 2))[0])
+
+
+def slurm(bench: Benchmark, executions: dict[str, Execution]) -> None:
+    """Replay executions under Slurm, and see what the runs forecast."""
+    times = bench.of(5, 2, 0)
+    if not times:
+        bench.skip("replays under Slurm: they take minutes")
+        return
+    with tempfile.TemporaryDirectory(prefix="bursar-forecasts-") as folder:
+        try:
+            kept = replayed(executions, times, Path(folder))
+        except BursarError as problem:
+            bench.skip(f"replays under Slurm: {problem}")
+            return
+    table = bench.table(
+        f"Replays under Slurm on this machine, {times} of each of {len(REPLAYED)} executions: "
+        "what the runs forecast, each after those before",
+        *("share done, known from", "forecasts", "90 %", "50 %", "error"),
+    )
+    rows: dict[str, list[tuple[bool, bool, float]]] = defaultdict(list)
+    for forecast, whole in kept:
+        if whole.truth.end is None:
+            continue
+        told = dict(zip(GRID, forecast.end, strict=True))
+        end = whole.truth.end
+        rows[f"{forecast.share:.0%}, {forecast.basis}"].append(
+            (
+                told[0.05] <= end <= told[0.95],
+                told[0.25] <= end <= told[0.75],
+                abs(told[0.5] / end - 1),
+            )
+        )
+    for label, found in sorted(rows.items()):
+        held_90, held_50, error = zip(*found, strict=True)
+        table.add(
+            label,
+            len(found),
+            float(np.mean(held_90)),
+            float(np.mean(held_50)),
+            float(np.median(error)),
+        )
+
+
+def cold(bench: Benchmark, executions: dict[str, Execution], platforms: Any, draws: int) -> None:
+    """Show what a cold start costs."""
+    found = list(cold_start(executions, platforms, draws))
+    table = bench.table(
+        f"Cold start: the first {COLD:.0%} of the tasks alone, {len(found)} campaigns",
+        *("workflow", "campaigns", "longer, median", "longer, 90 %", "error then", "90 % held"),
+    )
+    plain = score_plain([trial for _, _, trial in found])["cold"]
+    for workflow in (*sorted({name for name, _, _ in found}), None):
+        costs = [cost for name, cost, _ in found if workflow in (None, name)]
+        held = [
+            ok
+            for ok, name in zip(plain.held_90, plain.workflow, strict=True)
+            if workflow in (None, name)
+        ]
+        table.add(
+            workflow or "all",
+            len(costs),
+            float(np.median(costs)),
+            float(np.quantile(costs, 0.9)),
+            plain.median(plain.error, workflow),
+            float(np.mean(held)),
+        )
+
+
+def tenth(bench: Benchmark, executions: dict[str, Execution], platforms: Any, draws: int) -> None:
+    """Show the error after a tenth of the tasks, by what else is known."""
+    table = bench.table(
+        "A tenth of the tasks done: median error of the 50 % figure, corrected",
+        *("workflow", "nothing else", "user's word", "another size", "1 run", "2 runs", "4 runs"),
+        *("kinds begun known", "from the ended alone"),
+    )
+    orders = bench.of(10, 3, 2)
+    plain, _ = score_corrected(list(_all_trials(executions, platforms, draws)), orders)
+    stated = with_estimates(executions)
+    mine = [one for one in _all_trials(stated, platforms, draws) if one.basis == NOTHING + STARTED]
+    told = score_corrected(mine, orders)[0][NOTHING + STARTED]
+    best = best_possible(executions, platforms)
+    errors = np.array([found for _, found, _ in best])
+    sampled = [(name, chance) for name, _, chance in best if np.isfinite(chance)]
+    for workflow in (*sorted({one.workflow for one in executions.values()}), None):
+        rows = np.array([workflow in (None, name) for name, _, _ in best])
+        cells: list[float | None] = [
+            plain[NOTHING + STARTED].median(plain[NOTHING + STARTED].error, workflow),
+            told.median(told.error, workflow),
+        ]
+        for basis in (OTHER, ONE, TWO, FOUR):
+            score = plain.get(basis + STARTED)
+            value = float("nan") if score is None else score.median(score.error, workflow)
+            cells.append(None if np.isnan(value) else value)
+        # With hindsight: the factor that is best for these campaigns.
+        cells.append(float(np.median(errors[rows], axis=0).min()))
+        chances = [chance for name, chance in sampled if workflow in (None, name)]
+        cells.append(float(np.median(chances)) if chances else None)
+        table.add(workflow or "all", *cells)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the data."""
+    parser.add_argument(
+        "--data", type=Path, default=Path(os.environ.get("BURSAR_DATA", forecasts.DATA))
+    )
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    bench = Benchmark(__file__, __doc__, options)
+    prefer_machine_code()
+    draws = bench.of(400, 200, 40)
+    folder = bench.given.data / "executions"
+    if folder.is_dir():
+        executions = read_executions(folder)
+        if bench.size == "smallest":
+            executions = {n: one for n, one in executions.items() if one.workflow == "blast"}
+        platforms = bench.of(forecasts.PLATFORMS, forecasts.PLATFORMS[1:3], ((8,),))
+        load(bench, bench.given.data, executions, draws)
+        cold(bench, executions, platforms, draws)
+        tenth(bench, executions, platforms, bench.of(200, 100, 40))
+        chosen_elsewhere(bench, executions, platforms, bench.of(200, 50, 20))
+        slurm(bench, executions)
+    else:
+        bench.skip(f"recorded executions: {folder} is not there")
+    examples(bench, draws)
+    bench.write()
+
+
+if __name__ == "__main__":
+    main()
