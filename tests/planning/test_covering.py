@@ -20,7 +20,7 @@ from bursar.planning.covering import (
     relaxed_shares,
 )
 from bursar.planning.covering_columns import LinearProgramme
-from bursar.planning.energetic_bound import EmptySlotCapacity, makespan_bound
+from bursar.planning.energetic_bound import TOLERANCE, EmptySlotCapacity, makespan_bound
 from bursar.planning.kernels.capacity import is_overfull
 from bursar.planning.policy import SCHEDULERS, PlacementPolicy
 from bursar.planning.problem import PlanningProblem, build_problem
@@ -238,6 +238,37 @@ def test_a_later_deadline_costs_no_more(problem: PlanningProblem, moments: list[
     assert (bounds >= 0).all()
     assert (bounds[:-1] >= bounds[1:]).all()
     assert np.isinf(bounds[np.sort(moments) < makespan_bound(problem) * (1 - 1e-6)]).all()
+
+
+def _fits_plainly(room: EmptySlotCapacity, makespan: float) -> bool:
+    """Sort heads and deadlines of each makespan anew, and take the least of each row as it is."""
+    windows = room.windows(makespan)
+    if windows.empty:
+        return False
+    heads = np.where(windows.possible, windows.starts, np.inf).min(axis=1)
+    deadlines = np.where(windows.possible, windows.finishes, -np.inf).max(axis=1)
+    runtimes = np.where(windows.possible, room.problem.runtimes, 0.0)
+    return not any(
+        is_overfull(
+            np.where(windows.possible, measure.rates * runtimes, np.inf).min(axis=1),
+            np.argsort(heads, kind="stable"),
+            np.argsort(deadlines, kind="stable"),
+            measure.done_by(heads),
+            measure.done_by(deadlines + room.slack),
+            TOLERANCE,
+        )
+        for measure in room.measures
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(), st.lists(st.floats(0.5, 60.0), min_size=2, max_size=8))
+def test_orders_kept_from_the_last_makespan_change_no_answer(
+    problem: PlanningProblem, makespans: list[float]
+) -> None:
+    room = EmptySlotCapacity(problem)
+    for makespan in makespans:
+        assert room.fits(makespan) == _fits_plainly(room, makespan)
 
 
 @settings(max_examples=200)

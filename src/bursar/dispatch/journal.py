@@ -52,6 +52,7 @@ from bursar.dispatch.journal_records import (
     AttemptStart,
     JournalState,
     RunEvent,
+    copies_of,
     transfer_from_bytes,
     transfer_to_bytes,
 )
@@ -482,13 +483,16 @@ def _load(
     attempts = sorted(rows["attempts"], key=itemgetter(1, 2))
     records = list(_records(map(itemgetter(7, 3, 5, 6), attempts)))
     events = [RunEvent(*row[1:]) for row in rows["events"]]
-    last = {record.outcome.task: record.outcome.attempt for record in records}
+    # A copy has a higher number than the attempt that may go on when the copy has ended.
+    copies = {(copy.task, copy.attempt) for copy in copies_of(events)}
+    ended = {(record.outcome.task, record.outcome.attempt) for record in records}
+    last = dict(sorted(ended - copies))
     # The last word on an attempt counts: it may have been given back.
     left = {
         (start.task, start.attempt): start
         for number, batch in rows["starts"]
         for start in starts(checked(number, batch, path))
-        if start.attempt > last.get(start.task, 0)
+        if start.attempt > last.get(start.task, 0) and start[:2] not in ended
     }
     open_starts = sorted(left.values(), key=lambda start: (start.time, start.task))
     # A writer that was killed between two heartbeats has lived as long as its last record says.

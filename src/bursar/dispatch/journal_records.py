@@ -32,8 +32,14 @@ OUTRUN = "the other attempt of the task was faster"
 KILLED_COPY = "the run was killed while this copy of another attempt ran"
 """Reason of a copy that a kill has cut off."""
 
+FAILED_COPY = "the copy ended without success: "
+"""Begin of the reason of a copy whose end says nothing of the task: another attempt decides."""
+
 COPIED = "copy"
 """Kind of the events that name copies of tasks that took long."""
+
+HELD_SUCCESS = "held success"
+"""Kind of the events that keep the success of a copy while the other attempt is being stopped."""
 
 REUSED = "reused"
 """Kind of the events that name results taken from an earlier run."""
@@ -69,8 +75,10 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     @property
     def is_outrun(self) -> bool:
         """Whether the attempt says nothing of its task, as another one ran at the same time."""
-        outcome = self.outcome
-        return outcome.status is Status.CANCELLED and outcome.reason in (OUTRUN, KILLED_COPY)
+        reason = self.outcome.reason
+        if self.final or self.outcome.status is not Status.CANCELLED:
+            return False
+        return reason in (OUTRUN, KILLED_COPY) or reason.startswith(FAILED_COPY)
 
 
 class CopyStart(msgspec.Struct, frozen=True):
@@ -214,6 +222,45 @@ def copies_of(events: Iterable[RunEvent]) -> list[CopyStart]:
     ]
 
 
+def last_numbers(journal: JournalState) -> dict[int, int]:
+    """Return the highest number of an attempt that each task has had; empty without copies."""
+    numbers: dict[int, int] = {}
+    copies = copies_of(journal.events)
+    for attempts in (journal.attempts, journal.open_starts, copies) if copies else ():
+        for one in attempts:
+            numbers[one.task] = max(one.attempt, numbers.get(one.task, 0))
+    return numbers
+
+
+def unjudged_tasks(journal: JournalState) -> set[int]:
+    """Return the tasks whose last attempt failed while a copy ran, which a kill has ended."""
+    copied = {copy.task for copy in copies_of(journal.events)}
+    last = {r.outcome.task: r for r in journal.records if not r.is_outrun} if copied else {}
+    return {task for task, record in last.items() if task in copied and not record.final}
+
+
+def held_successes(journal: JournalState) -> list[AttemptRecord]:
+    """
+    Return the successes of copies that are durable, and of which nobody has decided yet.
+
+    The other attempt of the task was being stopped when the process that wrote the journal was
+    killed; until that attempt has ended nobody knows whose outputs are the task's.
+    """
+    told = [event.text for event in journal.events if event.kind == HELD_SUCCESS]
+    if not told:
+        return []
+    decided = {(record.outcome.task, record.outcome.attempt) for record in journal.records}
+    # Not by other ends: a task that was cancelled in one life may run again in the next.
+    decided |= {(o.task, 0) for o in journal.outcomes if o.status is Status.SUCCEEDED}
+    held = {}
+    for text in told:
+        record = msgspec.json.decode(text, type=AttemptRecord)
+        task = record.outcome.task
+        if not decided & {(task, record.outcome.attempt), (task, 0)}:
+            held[task] = record
+    return list(held.values())
+
+
 def interrupted_attempts(journal: JournalState, since: float) -> list[AttemptRecord]:
     """
     Return the attempts that ran when the process that wrote a journal was killed.
@@ -230,6 +277,7 @@ def interrupted_attempts(journal: JournalState, since: float) -> list[AttemptRec
     used: dict[str, int] = {}
     last_end: dict[str, float] = {}
     copies = {(copy.task, copy.attempt) for copy in copies_of(journal.events)}
+    ended = {(held.outcome.task, held.outcome.attempt) for held in held_successes(journal)}
     for record in journal.records:
         last_end[record.lease] = max(last_end.get(record.lease, 0.0), record.outcome.end)
     found = []
@@ -239,6 +287,8 @@ def interrupted_attempts(journal: JournalState, since: float) -> list[AttemptRec
         busy = used.get(start.worker, 0) + start.processors
         # Tasks of an earlier life that had only waited once passed for attempts of a second killed
         # one (kill -9, 1 of 489 rounds): they were said to run on a lease that had ended.
+        if (start.task, start.attempt) in ended:
+            continue
         if start.time < since or busy > start.room:
             continue
         used[start.worker] = busy

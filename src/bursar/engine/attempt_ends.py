@@ -21,6 +21,7 @@ from bursar.engine.task_copies import (
     COPY,
     CopyOwner,
     EndedAttempt,
+    RaceStep,
     TaskRace,
     failed_publishing,
     judged_copy,
@@ -349,14 +350,35 @@ class AttemptReactions(Generic[Of]):
         counts
             Whether a failure uses up a try; that of a copy never does.
         """
-        assert self.copies is not None
         tasks, task = claim.instance.tasks, claim.task
         tasks.attempts[task] = max(claim.attempt, tasks.attempts.get(task, 0))
         is_success = outcome.status is Status.SUCCEEDED
         if counts and not is_success and claim is race.first and not race.is_won:
             # Not judged: the task has not failed while its copy runs.
             tasks.failures[task] = tasks.failures.get(task, 0) + 1
-        step = race.end(claim, outcome)
+        self._follow(race, claim.instance, task, race.end(claim, outcome), now, ends)
+
+    def decide_held(self, race: TaskRace[Of], instance: Of, task: int) -> None:
+        """Let the held success of a copy count whose other attempt was cut off by a kill."""
+        assert race.held is not None
+        held, race.held, race.is_won = race.held, None, True
+        ends: list[AttemptEnd[Of]] = []
+        now = self.filling.clock.now()
+        self._follow(race, instance, task, RaceStep(winner=held), now, ends)
+        self.store.record(ends)
+
+    def _follow(
+        self,
+        race: TaskRace[Of],
+        instance: Of,
+        task: int,
+        step: RaceStep[Of],
+        now: float,
+        ends: list[AttemptEnd[Of]],
+    ) -> None:
+        """Carry out what follows from the end of one of two attempts."""
+        assert self.copies is not None
+        tasks = instance.tasks
         if step.winner is not None and race.has_files and step.winner[0].number & COPY:
             problem = self.copies.publish(step.winner[0])
             step = failed_publishing(step, problem) if problem else step
@@ -375,7 +397,9 @@ class AttemptReactions(Generic[Of]):
             last = judged_copy(step.last, is_final=state == FAILED)
             ends.append(_end_of(last, state or ABSENT))
         if step.is_over:
-            del self.races[task]
+            self.races.pop(task, None)
+        if step.held is not None:
+            self.copies.keep(*step.held)
         if step.stop is not None:
             self.copies.stop(step.stop)
 

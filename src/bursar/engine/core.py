@@ -5,7 +5,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bursar.dispatch.journal_records import AttemptRecord, AttemptStart
+from bursar.dispatch.journal_records import (
+    AttemptRecord,
+    AttemptStart,
+    JournalState,
+    held_successes,
+    last_numbers,
+    unjudged_tasks,
+)
 from bursar.dispatch.spending_guard import SpendingGuard
 from bursar.engine.attempt_ends import AttemptReactions
 from bursar.engine.attendance import LeaseAttendance, WorkerAttendance
@@ -116,6 +123,13 @@ class RestoredAttempts:
     cut
         Records of those that had begun, as :func:`bursar.dispatch.journal_records
         .interrupted_attempts` returns them; journalled for those that no worker brings back.
+    held
+        Successes of copies, as :func:`bursar.dispatch.journal_records.held_successes` returns them.
+        Each counts unless the task's other attempt, which a worker may bring back, has succeeded.
+    numbers
+        Highest number of an attempt of each task, also of copies: no later attempt may have it.
+    unjudged
+        Tasks whose copy ran on when the last try had failed: each is tried once more.
     missing
         Names of the workers that have not come back.
     since
@@ -129,20 +143,46 @@ class RestoredAttempts:
 
     starts: dict[int, AttemptStart] = field(default_factory=dict)
     cut: Sequence[AttemptRecord] = ()
+    held: Sequence[AttemptRecord] = ()
+    numbers: Mapping[int, int] = field(default_factory=dict)
+    unjudged: Collection[int] = frozenset()
     missing: set[str] = field(default_factory=set)
     since: float | None = None
     patience: float | None = None
 
+    @property
+    def tasks(self) -> set[int]:
+        """Tasks that are not given out before it is known what has become of them."""
+        return {*self.starts, *(record.outcome.task for record in self.held)}
+
     @classmethod
     def of(
-        cls, starts: Sequence[AttemptStart], cut: Sequence[AttemptRecord] = ()
+        cls,
+        starts: Sequence[AttemptStart] = (),
+        cut: Sequence[AttemptRecord] = (),
+        past: JournalState | None = None,
     ) -> "RestoredAttempts":
-        """Return the attempts of a journal's open starts that were not given back."""
+        """
+        Return the attempts of a journal's open starts that were not given back.
+
+        Parameters
+        ----------
+        past
+            The journal, where copies are looked for; None: no task had any.
+        """
+        held = () if past is None else held_successes(past)
+        ended = {(record.outcome.task, record.outcome.attempt) for record in held}
         # Of two attempts at the same time the first goes on; workers end copies when they return.
-        given = sorted([start for start in starts if start.room], key=lambda start: -start.attempt)
+        given = sorted(
+            [start for start in starts if start.room and start[:2] not in ended],
+            key=lambda start: -start.attempt,
+        )
         return cls(
             starts={start.task: start for start in given},
             cut=cut,
+            held=held,
+            numbers={} if past is None else last_numbers(past),
+            unjudged=frozenset() if past is None else unjudged_tasks(past),
             missing={start.worker for start in given},
         )
 

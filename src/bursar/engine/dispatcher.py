@@ -64,7 +64,8 @@ class DispatchOptions:
         See :class:`bursar.engine.core.EngineSettings`.
     restored
         Attempts of the run's earlier life that workers may still have, which went on without the
-        run for up to ``outlives`` seconds; None: whatever that life left running is killed.
+        run for up to ``outlives`` seconds; where there are none, whatever that life left running is
+        killed. None: there are none.
     resources
         How many of each countable resource the sites have: by site, then by name.
     listening, token
@@ -168,11 +169,16 @@ class Dispatcher:
         for site, totals in options.resources.items():
             queue.scheduler.resources[site] = SharedResources(totals)
         queue.extend(tasks, parents, placed=options.placed)
-        self._is_first_life = options.restored is None
-        self._listening = options.listening
         restored = options.restored or RestoredAttempts()
-        if past or restored.starts:
-            queue.restore(past, retry_failed=options.retry_failed, held=restored.starts)
+        self._expects_workers = bool(restored.starts or restored.missing)
+        self._listening = options.listening
+        if past or restored.tasks:
+            queue.restore(
+                past,
+                retry_failed=options.retry_failed,
+                held=restored.tasks,
+                unjudged=restored.unjudged,
+            )
         self.store = GroupCommit(journal, self._clock)
         self._core = EngineCore(
             queue=queue,
@@ -225,11 +231,11 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         # Before anything is given out: the same task would else run twice at a time and write the
         # same files. What workers have that outlived the run is known.
-        if self._is_first_life:
+        if not self._expects_workers:
             await asyncio.to_thread(kill_leftovers, self._core.settings.run)
         self._clock.start(self._last_seen, self._epoch)
         restored = self._core.restored
-        if restored.starts or restored.missing:
+        if self._expects_workers:
             # Workers that never come back must not hold up their tasks for ever.
             absence = self._core.settings.absence
             patience = absence if restored.patience is None else restored.patience
@@ -243,6 +249,11 @@ class Dispatcher:
             server = await self._loop.create_server(protocol, sock=listening, backlog=128)
         self._server = server
         self.address = self._server.sockets[0].getsockname()[:2]
+
+    def settle_copies(self) -> None:
+        """Let held successes of an earlier life's copies count, if no worker is expected back."""
+        if self._core.restored.numbers and not self._expects_workers:
+            reactor.settle(self._core)
 
     def connect(self, hello: Hello, link: WorkerLink) -> EngineLink:
         """Let a worker join."""

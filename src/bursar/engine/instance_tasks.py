@@ -546,6 +546,7 @@ class InstanceTasks:
         succeeded: Collection[int],
         held: Collection[int] = (),
         confirm: Callable[[], None] | None = None,
+        unjudged: Collection[int] = (),
     ) -> None:
         """
         End the tasks that succeeded or failed in an earlier life, before anything is claimed.
@@ -558,12 +559,16 @@ class InstanceTasks:
             Tasks that workers may still have.
         confirm
             Called when all these have ended: ends those that succeeded after others had failed.
+        unjudged
+            Tasks that have not failed although no try is left: each is tried once more.
         """
         self.restored = len(self.states)
         # Parents before children need not hold here: each end only counts down.
         for task in succeeded:
             self.move(task, SUCCEEDED)
             self.release(task)
+        for task in unjudged:
+            self.failures[task] = min(self.failures.get(task, 0), self._tries_of(task) - 1)
         # After the successes: a task may have failed in one life, and succeeded when its failures
         # were forgiven in the next.
         for task, failures in self.failures.items():

@@ -11,10 +11,17 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
 from msgspec.structs import replace
 
 from bursar.dispatch.folders import attempt_folder, folder_name
-from bursar.dispatch.journal_records import OUTRUN, AttemptStart
+from bursar.dispatch.journal_records import (
+    HELD_SUCCESS,
+    OUTRUN,
+    AttemptRecord,
+    AttemptStart,
+    RunEvent,
+)
 from bursar.dispatch.wire import MAX_PIECE, Hello, Welcome, WireJob
 from bursar.engine import attendance, run_orders
 from bursar.engine.attempt_ends import AttemptCounters, AttemptEnd, AttemptReactions
@@ -22,7 +29,7 @@ from bursar.engine.attendance import LeaseAttendance, OnDurable, WorkerAttendanc
 from bursar.engine.core import SPILL, EngineCore, RestoredAttempts
 from bursar.engine.filling import TaskFilling
 from bursar.engine.run_tasks import RunTasks
-from bursar.engine.task_copies import COPY
+from bursar.engine.task_copies import COPY, TaskRace, restored_race
 from bursar.engine.task_scheduler import Assignments
 from bursar.engine.task_states import CANCELLED, HELD
 from bursar.engine.transactions import EngineTransaction
@@ -68,6 +75,8 @@ def worker_joined(
     if hello.lease in core.vacated:  # it came too late
         worker.open = False
         dismiss_worker(core, worker)
+    for record in core.restored.held:
+        _resume_race(core, worker, record)
     if core.restored.missing:
         core.restored.missing.discard(hello.worker)
         # When every worker of the earlier life is back no other one can have a task.
@@ -111,6 +120,10 @@ def attach(core: EngineCore) -> EngineCore:
         counters=AttemptCounters(),
         copies=owner,
     )
+    attempts = queue.tasks.attempts
+    for task, start in core.restored.starts.items():
+        # A copy with a higher number may have ended before: the attempt is resumed all the same.
+        attempts[task] = min(attempts.get(task, 0), start.attempt - 1)
     return core
 
 
@@ -156,6 +169,7 @@ class RunReactions:
         # Noted anew: the next life is told of attempts that this one has handed out.
         core.store.pending.starts.append(start._replace(lease=worker.lease, time=now))
         core.store.commit_soon()
+        _number_on(core, task)
         worker.joined_at = min(worker.joined_at, start.time)
         return start.time
 
@@ -226,10 +240,20 @@ class RunReactions:
         outputs = [file.name for file in task.outputs]
         return settings.publish(settings.folders.work / name, outputs)
 
+    def keep(self, claim: WorkerClaim[RunTasks], outcome: Outcome) -> None:
+        """Journal a success that is held: once it is acknowledged, no worker has it any more."""
+        core, worker = self._core, claim.worker
+        outcome = replace(outcome, task=claim.task)  # without the mark of a copy
+        record = AttemptRecord(outcome, True, worker.site, worker.lease)
+        text = msgspec.json.encode(record).decode()
+        core.store.pending.events.append(RunEvent(core.clock.now(), HELD_SUCCESS, text))
+        core.store.commit_soon()
+
     def stop(self, claim: WorkerClaim[RunTasks]) -> None:
         """Have a worker stop the attempt that the other attempt of its task has outrun."""
         core = self._core
-        cancel_at(core, claim.worker, [claim.number], 0.0, OUTRUN)
+        # Withheld: the success that has outrun it must be durable, or a kill would cost both.
+        cancel_at(core, claim.worker, [claim.number], 0.0, OUTRUN, withhold=True)
         # A machine that stands still is a usual cause of long attempts: it does not follow orders.
         core.clock.at(core.clock.now() + STUBBORN, partial(_give_up_stubborn, core, claim))
 
@@ -352,9 +376,10 @@ def _release(core: EngineCore, outcome: Outcome) -> None:
 def settle(core: EngineCore) -> None:
     """Let restored tasks be given out again that no worker has brought back."""
     restored, tasks = core.restored, core.queue.tasks
-    core.restored = RestoredAttempts()
-    left = [task for task in restored.starts if tasks.states[task] == HELD]
+    left = [task for task in sorted(restored.tasks) if tasks.states[task] == HELD]
+    held = {record.outcome.task: record for record in restored.held}
     if core.closed:
+        core.restored = RestoredAttempts()
         return
     for record in restored.cut:
         outcome = record.outcome
@@ -365,17 +390,48 @@ def settle(core: EngineCore) -> None:
             core.store.pending.records.append(record)
     for task in left:
         # Else a later life would take the start for an attempt that had begun.
-        attempt = restored.starts[task].attempt
+        attempt = restored.starts[task].attempt if task in restored.starts else 0
         if core.settings.keeps_starts and attempt > tasks.attempts.get(task, 0):
             core.store.pending.starts.append(AttemptStart.given_back(task, attempt))
-        if task in tasks.doomed:  # no worker has it: it ends without being run
+        if task in held:
+            race = _restored_race(core, held[task], None)
+            # If its outputs cannot be published the task is tried again.
+            core.reactions.decide_held(race, core.queue, task)
+        elif task in tasks.doomed:  # no worker has it: it ends without being run
             tasks.doomed.discard(task)
             tasks.end(task, CANCELLED)
         else:
             tasks.make_ready(task)
+    for task in restored.numbers:
+        _number_on(core, task)
+    core.restored = RestoredAttempts()
     core.store.commit_soon()
     core.changed.set()
     fill_soon(core)
+
+
+def _number_on(core: EngineCore, task: int) -> None:
+    """Have later attempts of a task get numbers that no attempt of an earlier life has had."""
+    known = core.queue.tasks.attempts
+    known[task] = max(core.restored.numbers.get(task, 0), known.get(task, 0))
+
+
+def _resume_race(core: EngineCore, worker: WorkerSlot[RunTasks], record: AttemptRecord) -> None:
+    """Have a worker stop what it has brought back, if a success is held that has outrun it."""
+    first = worker.claims.get(record.outcome.task)
+    if first is not None and first.task not in core.reactions.races:
+        core.reactions.races[first.task] = _restored_race(core, record, first)
+        RunReactions(core).stop(first)
+
+
+def _restored_race(
+    core: EngineCore, record: AttemptRecord, first: WorkerClaim[RunTasks] | None
+) -> TaskRace[RunTasks]:
+    task = record.outcome.task
+    known = core.queue.tasks.attempts
+    known[task] = max(record.outcome.attempt, known.get(task, 0))
+    has_files = core.settings.publish is not None and bool(core.task(task).outputs)
+    return restored_race(core.queue, record, first, has_files=has_files)
 
 
 def submit(core: EngineCore, tasks: Sequence[Task]) -> range:
@@ -420,13 +476,27 @@ def _give_up_stubborn(core: EngineCore, claim: WorkerClaim[RunTasks]) -> None:
 
 
 def cancel_at(
-    core: EngineCore, worker: WorkerSlot[RunTasks], tasks: Sequence[int], grace: float, reason: str
+    core: EngineCore,
+    worker: WorkerSlot[RunTasks],
+    tasks: Sequence[int],
+    grace: float,
+    reason: str,
+    *,
+    withhold: bool = False,
 ) -> None:
-    """Have a worker stop tasks (none: all of its own), with seconds to end by themselves."""
+    """
+    Have a worker stop tasks (none: all of its own), with seconds to end by themselves.
+
+    Parameters
+    ----------
+    withhold
+        Whether the order waits until what is noted so far is durable.
+    """
     # Marked even if the worker is away: it is told when it comes back.
     for number in tasks or [claim.number for claim in worker.held()]:
         core.queue.scheduler.claims[number].recalled = True
-    run_orders.send(core, worker, partial(worker.link.cancel, tasks, grace, reason))
+    order = partial(worker.link.cancel, tasks, grace, reason)
+    run_orders.send(core, worker, order, withhold=withhold)
 
 
 def drain(core: EngineCore) -> None:

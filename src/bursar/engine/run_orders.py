@@ -167,6 +167,8 @@ def copy(core: EngineCore, task: int, name: str, why: CopyStart) -> Refusal | No
         return Refusal("the task does not run by itself any more", final=True)
     if any(isinstance(step, Copy) and step.target_at_root for step in core.task(task).steps):
         return Refusal("a step of the task writes into the run's files", final=True)
+    if core.restored.numbers:
+        return Refusal("workers of an earlier life are still awaited", final=False)
     stopping = core.queue.draining or core.store.fault is not None
     if (
         worker is None

@@ -158,6 +158,7 @@ class RunTasks:
         *,
         retry_failed: RetriedFailures = False,
         held: Collection[int] = (),
+        unjudged: Collection[int] = (),
     ) -> None:
         """
         Take in the attempts that earlier incarnations journalled, before anything is claimed.
@@ -170,6 +171,8 @@ class RunTasks:
             Tasks that failed for good and are tried again.
         held
             Tasks that workers may still have, which are kept until each is claimed, or let start.
+        unjudged
+            Tasks that have not failed although no try is left: each is tried once more.
         """
         succeeded: set[int] = set()
         spans: dict[int, tuple[float, float]] = {}  # of successes, where any task gathers
@@ -186,9 +189,7 @@ class RunTasks:
             elif outcome.status is not Status.CANCELLED and not is_retried(retry_failed, task):
                 failures[task] = failures.get(task, 0) + 1
         later = self._gatherers_and_followers()
-        self.tasks.restore(
-            succeeded - later, confirm=partial(self._confirm, later, spans), held=held
-        )
+        self.tasks.restore(succeeded - later, held, partial(self._confirm, later, spans), unjudged)
 
     def _gatherers_and_followers(self) -> set[int]:
         """Return the tasks that gather, and all that come after one."""

@@ -6,12 +6,13 @@ attempts apart even if it has both, and so that each has its own hold of money. 
 are attempts of the task. Nothing here reads a clock, waits or sends; only runs have copies.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
 from msgspec.structs import replace
 
-from bursar.dispatch.journal_records import OUTRUN
+from bursar.dispatch.journal_records import FAILED_COPY, OUTRUN, AttemptRecord
 from bursar.engine.ready_tasks import BITS
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.worker_slots import Of, WorkerClaim, WorkerSlot
@@ -30,6 +31,9 @@ class CopyOwner(Protocol[Of]):
     def publish(self, claim: WorkerClaim[Of]) -> str:
         """Publish the outputs of a copy that has succeeded; return why not, empty: done."""
 
+    def keep(self, claim: WorkerClaim[Of], outcome: Outcome) -> None:
+        """Make a success durable that is held until the other attempt of its task has ended."""
+
     def stop(self, claim: WorkerClaim[Of]) -> None:
         """Have a worker stop the attempt that the other attempt of its task has outrun."""
 
@@ -47,6 +51,8 @@ class RaceStep(Generic[Of]):
         The attempt whose success is the task's result; None: not known yet, or known before.
     last
         The copy, where both attempts have ended without success: the task is judged now.
+    held
+        The success of a copy that waits for the end of the other attempt.
     stop
         The attempt that is to be stopped, as the other one has succeeded.
     is_over
@@ -56,6 +62,7 @@ class RaceStep(Generic[Of]):
     ended: tuple[EndedAttempt[Of], ...] = ()
     winner: EndedAttempt[Of] | None = None
     last: EndedAttempt[Of] | None = None
+    held: EndedAttempt[Of] | None = None
     stop: WorkerClaim[Of] | None = None
     is_over: bool = False
 
@@ -103,7 +110,7 @@ class TaskRace(Generic[Of]):
         if outcome.status is Status.SUCCEEDED:
             if is_copy and other is not None and self.has_files:
                 self.held = ended
-                return RaceStep(stop=other)
+                return RaceStep(held=ended, stop=other)
             self.is_won = True
             lost = () if self.held is None else (_outrun(self.held),)
             return RaceStep(ended=lost, winner=ended, stop=other, is_over=other is None)
@@ -133,9 +140,8 @@ def _outrun(ended: EndedAttempt[Of]) -> EndedAttempt[Of]:
 def _without_a_try(ended: EndedAttempt[Of]) -> EndedAttempt[Of]:
     """Return the failure of a copy as it is journalled: cancelled, which uses up no try."""
     claim, outcome = ended
-    if outcome.status is Status.CANCELLED:
-        return ended
-    reason = f"the copy ended without success: {outcome.reason or outcome.status}"
+    # Also of one that was stopped: its number is higher than that of the attempt that decides.
+    reason = f"{FAILED_COPY}{outcome.reason or outcome.status}"
     return claim, replace(outcome, status=Status.CANCELLED, reason=reason)
 
 
@@ -195,3 +201,27 @@ def claim_copy(
     )
     worker.hold((claim,))
     return claim
+
+
+def restored_race(
+    instance: Of, record: AttemptRecord, first: WorkerClaim[Of] | None, *, has_files: bool
+) -> TaskRace[Of]:
+    """Return the race of a task whose copy has succeeded in an earlier life of the engine."""
+    outcome = record.outcome
+    number, processors = outcome.task | COPY, instance.tasks.processors[outcome.task]
+    # Its worker may be gone; only the place counts.
+    place = WorkerSlot[Of]("", "", record.lease, processors, site=record.site)
+    copy = WorkerClaim(
+        instance,
+        outcome.task,
+        number,
+        outcome.attempt,
+        place,
+        processors,
+        math.inf,
+        outcome.start,
+        outcome.end,
+        0.0,
+        math.inf,
+    )
+    return TaskRace(first, None, has_files, held=(copy, replace(outcome, task=number)))

@@ -30,6 +30,7 @@ References
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -97,12 +98,12 @@ class TaskWindows:
     @property
     def heads(self) -> FloatArray:
         """Earliest start anywhere, seconds, shape ``(n_tasks,)``."""
-        return np.asarray(np.where(self.possible, self.starts, np.inf).min(axis=1))
+        return _least(np.where(self.possible, self.starts, np.inf))
 
     @property
     def deadlines(self) -> FloatArray:
         """Latest finish anywhere, seconds, shape ``(n_tasks,)``."""
-        return np.asarray(np.where(self.possible, self.finishes, -np.inf).max(axis=1))
+        return -_least(np.where(self.possible, -self.finishes, np.inf))
 
 
 class WidthWeights(NamedTuple):
@@ -126,6 +127,36 @@ class WidthWeights(NamedTuple):
     def done_by(self, instants: FloatArray) -> FloatArray:
         """Return the most weight that all sites together can have taken by each instant."""
         return integral_until(self.times, self.most, instants)
+
+
+class _LastOrder:
+    """
+    Orders values that are nearly always in the order of the values before.
+
+    The windows of a bound's many makespans differ by a shift, so that sorting anew would be most
+    of the work. Equal values may come in any order: what ends at one moment is judged together.
+    """
+
+    def __init__(self) -> None:
+        self._order: IntArray | None = None
+
+    def of(self, values: FloatArray) -> IntArray:
+        """Return the indices of values, ascending."""
+        order = self._order
+        if order is not None:
+            ordered = values[order]
+            if bool((ordered[:-1] <= ordered[1:]).all()):
+                return order
+        self._order = order = np.argsort(values, kind="stable")
+        return order
+
+
+def _least(values: FloatArray) -> FloatArray:
+    """Return the least of each row; a column at a time, since rows are short and many."""
+    least = values[:, 0].copy()
+    for column in range(1, values.shape[1]):
+        np.minimum(least, values[:, column], out=least)
+    return least
 
 
 class EmptySlotCapacity:
@@ -154,6 +185,8 @@ class EmptySlotCapacity:
         """Earliest start, seconds, shape ``(n_tasks, n_sites)``."""
         self.measures = self._measures()
         """Weights of widths; the first counts processors as they are."""
+        self._by_head = _LastOrder()
+        self._by_deadline = _LastOrder()
 
     @property
     def path(self) -> float:
@@ -177,11 +210,11 @@ class EmptySlotCapacity:
         if windows.empty:
             return False
         heads, deadlines = windows.heads, windows.deadlines
-        by_head = np.argsort(heads, kind="stable")
-        by_deadline = np.argsort(deadlines, kind="stable")
+        by_head = self._by_head.of(heads)
+        by_deadline = self._by_deadline.of(deadlines)
         runtimes = np.where(windows.possible, self.problem.runtimes, 0.0)
         for measure in self.measures:
-            work = np.where(windows.possible, measure.rates * runtimes, np.inf).min(axis=1)
+            work = _least(np.where(windows.possible, measure.rates * runtimes, np.inf))
             if kernels.is_overfull(
                 work,
                 by_head,
@@ -250,7 +283,20 @@ def makespan_bound(problem: PlanningProblem, caps: IntArray | None = None) -> fl
     caps
         Processors of each slot that may be used, shape ``(n_slots,)``; None: all.
     """
-    room = EmptySlotCapacity(problem, caps)
+    if caps is not None:
+        return _makespan_bound(EmptySlotCapacity(problem, caps))
+    known = _KNOWN.get(problem)
+    if known is None:
+        # The search for a start, the bounds on costs and the front's own bound all ask for it.
+        known = _KNOWN[problem] = _makespan_bound(EmptySlotCapacity(problem))
+    return known
+
+
+_KNOWN: "WeakKeyDictionary[PlanningProblem, float]" = WeakKeyDictionary()
+"""Bounds of problems with all of their slots; problems never change."""
+
+
+def _makespan_bound(room: EmptySlotCapacity) -> float:
     low = room.path
     if np.isinf(low) or room.fits(low * (1 + PRECISION)):
         return low

@@ -97,7 +97,7 @@ def _check_overlap(site: SiteFacts) -> None:
 # A workflow and sites as the arrays that planning computes with.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class PlanningProblem:
     """
     A planning problem: the tasks to be placed and the slots on offer.

@@ -218,7 +218,7 @@ async def _carry_out(
             on_outcome=took_in,
             on_event=tell,
         )
-        stragglers = straggler_watch(execution, campaign, environment, environment.history)
+        stragglers = straggler_watch(execution, campaign, environment, forecast.known)
         signals = RunSignals(execution, tell)
         owned = False
         state: RunState = "failed"

@@ -12,9 +12,9 @@ import msgspec
 
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.dispatch.journal import RunJournal
-from bursar.dispatch.journal_records import AttemptRecord, JournalState, RunEvent
+from bursar.dispatch.journal_records import AttemptRecord, JournalState, RunEvent, held_successes
 from bursar.dispatch.linux_processes import kill_leftovers
-from bursar.engine.core import RunPaths
+from bursar.engine.core import RestoredAttempts, RunPaths
 from bursar.engine.dispatcher import Dispatcher, DispatchOptions
 from bursar.engine.ready_tasks import MASK
 from bursar.engine.run_tasks import RetriedFailures, TaskCounts, is_retried
@@ -429,7 +429,7 @@ class RunExecution:
         inherited = () if survivors is None else survivors.leases
         going_on = {*self._bookings, *inherited}
         left = [lease for lease in leases.values() if lease.id not in going_on]
-        left = with_data(left, past.records)
+        left = with_data(left, [*past.records, *held_successes(past)])
         await self.settlements.settle_killed(left, past.last_seen, missed)
         self.dispatcher.store.post(self.guard.transfers())
         named = {*leases, *self._bookings, *missed}
@@ -461,6 +461,7 @@ class RunExecution:
         # Before any worker is there: it would begin tasks on processors of other runs.
         self._sharing.update()
         self._supply.attach(self._context(past, pilots))
+        self.dispatcher.settle_copies()
         if not self._tasks or not self.dispatcher.figures.is_done:
             # Else a resumed run has nothing to do, and leases nothing.
             await self._supply.begin()
@@ -484,6 +485,7 @@ class RunExecution:
             outlives=0.0 if contact is None else contact.outlives,
             retry_failed=self._retry_failed,
             last_seen=past.last_seen,
+            restored=RestoredAttempts.of(past=past),
             priced_data=priced_data(environment.sites),
             publish=partial(publish_outputs, self._folder) if environment.has_files else None,
         )

@@ -535,6 +535,9 @@ def publish_outputs(run: RunFolder, folder: Path, names: Sequence[str]) -> str:
     files = RootNamespace(str(run.path), os.path.abspath(run.files))
     try:
         for name in names:
+            # Published before a kill that came before the success was recorded.
+            if not os.path.lexists(folder / name) and os.path.lexists(run.files / name):
+                continue
             files.publish(os.path.abspath(folder), name, stays=False)
     except (StagingError, OSError, ValueError) as error:
         return str(error)

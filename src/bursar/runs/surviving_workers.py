@@ -137,6 +137,7 @@ class SurvivingWorkers:
         restored = RestoredAttempts.of(
             [start for start in mine.open_starts if start.time >= since],
             interrupted_attempts(mine, since),
+            journal,
         )
         restored.missing |= self.processes.keys()
         restored.since, restored.patience = since, RETURN

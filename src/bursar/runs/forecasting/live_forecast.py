@@ -24,6 +24,7 @@ from bursar.runs.supply import PlannedSupply, Supply
 
 if TYPE_CHECKING:
     from bursar.forecasts.campaign_forecast import CampaignForecast
+    from bursar.forecasts.known_runtimes import KnownRuntimes
     from bursar.runs.forecasting.standing_forecast import StandingForecaster
 
 FIRST, FIRST_OF_EACH = 1.0, 2e-3
@@ -117,6 +118,11 @@ class LiveForecast:
         """The latest forecast as told; None while nothing is known."""
         return None if self.latest is None else self.latest.fan
 
+    def known(self) -> "KnownRuntimes":
+        """Return what is known of the run times from earlier runs; may take a second."""
+        with self._using:
+            return self._learned().known
+
     def take_in(self, record: AttemptRecord) -> None:
         """Note an attempt that has ended."""
         self._reader.take_in(record)
@@ -207,27 +213,19 @@ class LiveForecast:
                 self._cost += (0.5 if is_first else 1.0) * (time.thread_time() - began)
 
     def _forecast(self, standing: RunStanding) -> ForecastUpdate | None:
-        if self._forecaster is None:
-            from bursar.runs.forecasting.standing_forecast import StandingForecaster
-
-            try:
-                self._forecaster = self._made(StandingForecaster, self._history)
-            except BursarError:  # was told where run times were looked up, or will be
-                self._forecaster = self._made(StandingForecaster, None)
+        forecaster = self._learned()
         tasks = len(self._campaign.workflow.tasks)
         if len(standing.ended) >= tasks:
             return None
         share = max(one for one in SHARES if one <= len(standing.ended) / tasks)
-        forecast = self._forecaster.forecast(
-            standing, self._scores_at(self._forecaster.known.basis, share)
-        )
+        forecast = forecaster.forecast(standing, self._scores_at(forecaster.known.basis, share))
         if forecast is None:
             return None
         fan = ForecastFan.of(forecast, standing.goal, standing.now)
         if share in self._kept:
             return ForecastUpdate(standing=standing, forecast=forecast, fan=fan)
         self._kept.add(share)
-        kept = self._forecaster.kept(forecast, standing, share)
+        kept = forecaster.kept(forecast, standing, share)
         if kept is not None and self._history is not None:
             try:
                 self._history.add_forecast(self._facts, kept)
@@ -235,6 +233,17 @@ class LiveForecast:
                 self._history = None
                 self._complaint = NOT_KEPT.format(error)
         return ForecastUpdate(standing=standing, forecast=forecast, fan=fan, share=share)
+
+    def _learned(self) -> "StandingForecaster":
+        """Return what makes forecasts, which learns from the history once."""
+        if self._forecaster is None:
+            from bursar.runs.forecasting.standing_forecast import StandingForecaster
+
+            try:
+                self._forecaster = self._made(StandingForecaster, self._history)
+            except BursarError:  # was told where run times were looked up, or will be
+                self._forecaster = self._made(StandingForecaster, None)
+        return self._forecaster
 
     def _made(
         self, make: "type[StandingForecaster]", history: History | None

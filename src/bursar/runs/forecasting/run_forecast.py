@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +23,9 @@ from bursar.runs.forecasting.odds_line import OddsWatch, odds_line
 from bursar.runs.notices import RunNotices
 from bursar.runs.recording.history_recorder import execution_facts, execution_name
 from bursar.runs.supply import PlannedSupply
+
+if TYPE_CHECKING:
+    from bursar.forecasts.known_runtimes import KnownRuntimes
 
 DEFAULT_FOLDER = "runs"
 """Folder in which ``bursar amend`` looks for a run."""
@@ -48,6 +52,8 @@ class RunForecast:
     ) -> None:
         self._folder = folder
         self._info = info
+        self._campaign = campaign
+        self._history = environment.history
         self._currency = plan.currency
         self._supply = environment.supply
         self.pace = PaceEstimate(campaign.workflow, plan)
@@ -67,6 +73,23 @@ class RunForecast:
     def fan(self) -> ForecastFan | None:
         """The latest forecast as told; None while there is none."""
         return None if self.live is None else self.live.fan
+
+    def known(self) -> "KnownRuntimes | None":
+        """
+        Return what earlier runs say of the run times, learned once; None without a history.
+
+        Raises
+        ------
+        InputError, BursarError
+            When the history cannot be read, and no forecast is made.
+        """
+        if self._history is None:
+            return None
+        if self.live is not None:
+            return self.live.known()
+        from bursar.forecasts.known_runtimes import known_runtimes  # late: it loads the kernels
+
+        return known_runtimes(self._campaign, (), self._history)
 
     def take_in(self, record: AttemptRecord) -> None:
         """Note an attempt that has ended."""

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from bursar.runs.execution import RunExecution
 from bursar.sites.protocol import Site
 
 if TYPE_CHECKING:
-    from bursar.forecasts.known_runtimes import ObservationSource
+    from bursar.forecasts.known_runtimes import KnownRuntimes
 
 LOOKS = 0.05
 """Pause between two looks for tasks that take long, as a share of the shortest expected time."""
@@ -181,18 +181,8 @@ class StragglerWatch:
         return self.sites[site].facts.speed
 
 
-def _earlier_times(campaign: Campaign, history: "ObservationSource") -> EarlierTimes:
-    """
-    Return how long tasks of a campaign's kinds took in earlier runs.
-
-    Raises
-    ------
-    InputError, BursarError
-        When the history cannot be read.
-    """
-    from bursar.forecasts.known_runtimes import known_runtimes  # late: it loads the kernels
-
-    known = known_runtimes(campaign, (), history)
+def _earlier_times(known: "KnownRuntimes") -> EarlierTimes:
+    """Return how long tasks of a campaign's kinds took in earlier runs."""
     return EarlierTimes(
         of_kind={
             kind: [math.exp(value) for value in one.pool.tolist()]
@@ -207,13 +197,26 @@ def straggler_watch(
     execution: RunExecution,
     campaign: Campaign,
     environment: RunEnvironment,
-    history: "ObservationSource | None",
+    learn: Callable[[], "KnownRuntimes | None"],
 ) -> StragglerWatch | None:
-    """Return what starts copies, where the campaign allows copies and the policy has some."""
+    """
+    Return what starts copies, where the campaign allows copies and the policy has some.
+
+    Parameters
+    ----------
+    learn
+        Returns what earlier runs say of the run times; None: nothing.
+
+    Raises
+    ------
+    InputError, BursarError
+        When the history cannot be read.
+    """
     if not campaign.retry.copies:
         return None
     if environment.supply.sends_tasks:
         execution.notify("no copies are made: a strategy or the broker sends each task by itself")
         return None
-    known = EarlierTimes() if history is None else _earlier_times(campaign, history)
-    return StragglerWatch(execution, environment.sites, environment.delay is not None, known)
+    known = learn()
+    times = EarlierTimes() if known is None else _earlier_times(known)
+    return StragglerWatch(execution, environment.sites, environment.delay is not None, times)

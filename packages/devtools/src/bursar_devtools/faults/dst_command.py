@@ -1,4 +1,4 @@
-"""Implements ``bursar-dst``, which simulates the service under faults for a range of seeds."""
+"""Implements ``bursar-dst``, which simulates a service, or runs, under faults for many seeds."""
 
 import argparse
 import os
@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
+from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.seed_verdict import SeedVerdict, simulate
+from bursar_devtools.run_faults import simulate_run
 
 _BAR = 30  # characters
 _AHEAD = 8
@@ -25,6 +27,9 @@ def main(words: Sequence[str] | None = None) -> int:
         0 when every seed passed; 1 when some failed; 2 for invalid arguments.
     """
     options = _options().parse_args(words)
+    if options.runs:
+        seeds = range(options.first, options.first + options.seeds)
+        return _search_runs(seeds if options.seed is None else [options.seed], options.trace)
     if options.seed is not None:
         return _replay(options.seed, whole=options.trace)
     return _search(range(options.first, options.first + options.seeds), options.jobs)
@@ -35,6 +40,9 @@ def _options() -> argparse.ArgumentParser:
         prog="bursar-dst",
         description="Simulates the execution service under faults. A seed decides everything "
         "that happens, so that what fails can be replayed.",
+    )
+    parser.add_argument(
+        "--runs", action="store_true", help="the engine of a run, with copies of tasks in most"
     )
     parser.add_argument("--seeds", type=_positive, default=200, help="how many (200)")
     parser.add_argument("--from", dest="first", type=_natural, default=0, help="the first (0)")
@@ -90,6 +98,23 @@ def _search(seeds: range, jobs: int) -> int:
         f"{total['seconds'] / 3600:.1f} virtual hours, {total['steps']:,} steps, "
         f"{total['events']:,} events, {total['lives']:,} lives"
     )
+    for kind, count in sorted(faults.items(), key=lambda item: (-item[1], item[0])):
+        print(f"{count:10,}  {kind}")
+    return 1 if failed else 0
+
+
+def _search_runs(seeds: Sequence[int], trace: bool) -> int:
+    failed = 0
+    faults: Counter[str] = Counter()
+    for seed in seeds:
+        told = EventTrace(keep_all=trace)
+        wrong = simulate_run(seed, trace=told)
+        faults.update(told.faults)
+        if wrong or trace:
+            failed += bool(wrong)
+            print("\n".join(told.lines()))
+            print(f"seed {seed}: {wrong or 'nothing is wrong'} (digest {told.digest})")
+    print(f"{len(seeds)} seeds, {failed} failed")
     for kind, count in sorted(faults.items(), key=lambda item: (-item[1], item[0])):
         print(f"{count:10,}  {kind}")
     return 1 if failed else 0

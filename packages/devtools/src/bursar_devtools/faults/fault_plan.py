@@ -359,3 +359,47 @@ def site_facts_of(plan: FaultPlan, name: str) -> SiteFacts:
     )
     batch = BatchScheduler(manager="slurm", reach="127.0.0.1")
     return replace(facts, kind="batch", batch=batch, acquiring=acquiring)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFaultPlan:
+    """
+    What goes wrong in a simulated run, drawn from its seed.
+
+    Parameters
+    ----------
+    copies, kills, breaks, deaths, cancellations
+        How many begin or happen a second while there are faults.
+    fails, unpublished
+        Share of attempts that fail, and of outputs of copies that cannot be published.
+    has_files
+        Whether tasks make outputs.
+    """
+
+    copies: float
+    kills: float
+    breaks: float
+    deaths: float
+    cancellations: float
+    fails: float
+    unpublished: float
+    has_files: bool
+
+
+def run_plan_of(seed: int) -> RunFaultPlan:
+    """Draw the faults of a seed; each is left out of some seeds."""
+    chance = seeded_random(seed, "run plan")
+
+    def rate(*rates: float) -> float:
+        return chance.choice(rates)
+
+    return RunFaultPlan(
+        copies=rate(0.0, 0.3, 1.0, 3.0),
+        kills=rate(0.0, 0.05, 0.2),
+        breaks=rate(0.0, 0.1, 0.3),
+        deaths=rate(0.0, 0.0, 0.05, 0.1),
+        cancellations=rate(0.0, 0.0, 0.05),
+        fails=rate(0.0, 0.1, 0.3),
+        unpublished=rate(0.0, 0.0, 0.2),
+        has_files=chance.random() < 0.7,
+    )
