@@ -461,6 +461,8 @@ def test_more_processors_are_offered_where_they_keep_the_goal(tmp_path: Path) ->
         spent=0.0,
         leases={"lease-1": Purchase(slot=slot)},
         held={"cluster": 4},
+        queued={},
+        opening={},
         lease_of=dict.fromkeys(range(TASKS), "lease-1"),
         plan=None,
         goal=Goal(deadline=2400.0, budget=120.0),

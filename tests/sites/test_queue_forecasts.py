@@ -40,7 +40,7 @@ def test_a_site_learns_from_run_to_run(tmp_path: Path) -> None:
 
     async def first() -> None:
         site = ground.site = site_of(ground, tmp_path)
-        assert site.wait_forecast(1, 60.0) is None
+        assert site.queue.wait_forecast(1, 60.0) is None
         async with site.opened():
             held = await ground.acquire(pilot("lease-0", processors=8))
             for number in range(1, 31):
@@ -57,11 +57,11 @@ def test_a_site_learns_from_run_to_run(tmp_path: Path) -> None:
         async with site.opened():
             held = await ground.acquire(pilot("lease-x", processors=8))
             await asyncio.sleep(6.0)
-            forecast = site.wait_forecast(1, 60.0)
+            forecast = site.queue.wait_forecast(1, 60.0)
             await held.release()
         assert forecast is not None
         assert forecast.basis == "queue"
-        assert site.wait_forecast(9, 60.0) is None
+        assert site.queue.wait_forecast(9, 60.0) is None
         return forecast.seen, forecast.wait_quantiles((0.5,))[0]
 
     run(first())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bursar.broker.estimates import start_up
 from bursar.model.campaign import Goal
 from bursar.model.money import from_micros
 from bursar.model.plan import Plan
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
 
 # Counter-offers, each tried with all margins before the offer is made.
 
-START_UP = {
-    "local": 0.5,
-    "batch": 5.0,
-    "remote": 2.0,
-    "dask": 2.0,
-    "ssh": 5.0,
-    "cloud": 5.0,
-}
-"""Seconds from when a site's processors are held until their workers take tasks, generously."""
-
 HAND_OVER = 0.01
 """Seconds between two tasks of a processor, generously."""
 
@@ -45,12 +36,6 @@ SLOWER = 0.02
 
 GoalCheck = Callable[[Goal], bool]
 """Whether all that is offered is done by a deadline and within a budget."""
-
-
-def start_up(site: SiteFacts) -> float:
-    """Return the seconds of margin for the start of a site's workers; 0 for simulated sites."""
-    late = 0.0 if site.cloud is None else site.cloud.late
-    return START_UP.get(site.kind, 0.0) + late
 
 
 def firm_offer(

@@ -1,23 +1,37 @@
 """Forecasts of plans by what earlier runs say, and the margins that a confidence needs."""
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from bursar.api.needs import PlanNeeds, start_up
+import numpy as np
+from numpy.typing import NDArray
+
+from bursar.api.needs import PlanNeeds
+from bursar.api.queues import RequestWaits
+from bursar.broker.estimates import start_up
 from bursar.forecasts.calibration import EarlierScore
 from bursar.forecasts.campaign_forecast import (
     DRAWS,
     DRAWS_TO_CHOOSE,
+    SEED,
     CampaignForecast,
     CampaignForecaster,
 )
-from bursar.forecasts.fan import ForecastFan
+from bursar.forecasts.fan import forecast_to_dict
 from bursar.forecasts.known_runtimes import KnownRuntimes
 from bursar.history.forecast_records import FoundScores
-from bursar.model.campaign import Goal
+from bursar.model.campaign import Goal, Workflow
+from bursar.model.plan import Purchase
+from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
 from bursar.planning.front import ParetoFront, PlanOption
 from bursar.planning.trade_off_solver import plan_option
-from bursar.report.tables import amount_above, span_above
+from bursar.provisioning.request_shaping import MARGIN, START
+from bursar.report.forecast_columns import forecast_in_words
+from bursar.report.tables import amount_above, span, span_above
 
 MOST_RUNTIMES = 2_000_000
 """Run times that are drawn for a forecast, at most: large campaigns get fewer draws."""
@@ -26,6 +40,62 @@ FEWEST_DRAWS = 40
 
 MANY_TASKS = 20_000
 """Tasks above which only one plan of a front is replayed."""
+
+MOST_LEASES = 64
+"""Leases, at most, as which the processors of a pool at one site are replayed."""
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQueues:
+    """
+    How a campaign's processors come that stand in batch queues.
+
+    Parameters
+    ----------
+    waits
+        How long requests would wait, by the name of each site whose processors queue.
+    is_pool
+        Whether a pool asks for processors at once, as many as it can use. Otherwise a plan asks for
+        each purchase at once, and the scheduler starts it no sooner than planned.
+    """
+
+    waits: Mapping[str, RequestWaits]
+    is_pool: bool
+    _found: dict[tuple[str, int, float], FloatArray | None] = field(default_factory=dict)
+    _known_from: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def sample(self, site: str, processors: int, seconds: float, draws: int) -> FloatArray | None:
+        """
+        Return waits of a request, one for each draw; None: nothing is known.
+
+        All requests at a site share their draws: where one waits long, the others do, too.
+        """
+        # To two digits: forecasts of requests that differ less need not be told apart.
+        seconds = float(f"{seconds:.1e}")
+        key = site, processors, seconds
+        if key not in self._found:
+            forecast = self.waits[site](processors, seconds)
+            self._found[key] = None
+            if forecast is not None:
+                self._known_from[site] = forecast.basis, forecast.seen
+                number = sorted(self.waits).index(site)
+                self._found[key] = forecast.sample(DRAWS, np.random.default_rng([SEED, number]))
+        found = self._found[key]
+        return None if found is None else found[:draws]
+
+    @property
+    def known_from(self) -> dict[str, dict[str, Any] | None]:
+        """What the waits at each site are known from, as JSON; None where nothing is known."""
+        told: dict[str, dict[str, Any] | None] = dict.fromkeys(self.waits)
+        for site, (basis, seen) in self._known_from.items():
+            told[site] = {"known_from": basis, "seen": seen}
+        return told
+
+
+NO_QUEUES = PlanQueues(waits={}, is_pool=False)
+"""No processors come out of a batch queue."""
 
 
 class PlanForecasts:
@@ -46,6 +116,8 @@ class PlanForecasts:
         What is known of the run times.
     scores
         See :class:`bursar.api.known_campaign.ForeseenCampaign`.
+    queues
+        Sites whose processors come out of a batch queue.
     """
 
     def __init__(
@@ -54,7 +126,9 @@ class PlanForecasts:
         goal: Goal,
         known: KnownRuntimes,
         scores: FoundScores = ((), ()),
+        queues: PlanQueues = NO_QUEUES,
     ) -> None:
+        self._queues = queues
         self._front = front
         self._goal = goal
         self._needs = PlanNeeds(front, goal)
@@ -88,14 +162,122 @@ class PlanForecasts:
             if len(self._front.workflow.tasks) > MANY_TASKS:
                 self._replayed = option
             plan = plan_option(self._front, option)
+            draws = min(self._draws, DRAWS_TO_CHOOSE)
             self._found[key] = self._forecaster.of_plan(
                 plan.purchases,
                 plan.placements,
                 self._speeds,
-                draws=min(self._draws, DRAWS_TO_CHOOSE),
+                draws=draws,
                 start_up=self._starts,
+                comes=self._comes(plan.purchases, plan.makespan or 0.0, draws),
+                anywhere=self._queues.is_pool,
             )
         return self._found[key]
+
+    @property
+    def is_for_pool(self) -> bool:
+        """Whether a pool would carry the campaign out, on processors that queue."""
+        return self._queues.is_pool
+
+    def of_pool(self) -> CampaignForecast:
+        """
+        Return the forecast of a pool, which takes what processors the tasks can use.
+
+        The pool asks the cheapest sites first, with a deadline for no more than its rule says at
+        the begin, and gives back what is idle. Waits are those of its first requests.
+        """
+        return self._pool
+
+    @cached_property
+    def _pool(self) -> CampaignForecast:
+        purchases: list[Purchase] = []
+        comes: dict[int, FloatArray] = {}
+        known = [task.runtime for task in self._front.workflow.tasks if task.runtime is not None]
+        longest = max(known, default=0.0)
+        missing = _useful(self._front.workflow, self._goal, self._speeds)
+        for site in sorted(self._front.sites, key=_price):
+            count = min(missing, site.processors)
+            missing -= count
+            size = -(-count // MOST_LEASES) if count else 1
+            for first in range(0, count, size):
+                width = min(size, count - first)
+                slot = Slot(
+                    site=site.name,
+                    start=0.0,
+                    duration=math.inf,
+                    processors=width,
+                    unit_price=site.unit_price,
+                    fixed_price=site.fixed_price,
+                    divisible=True,
+                    leased=True,
+                )
+                if site.name in self._queues.waits:
+                    # The last of so many processors comes when all of them are there.
+                    asked = min(1 << (first + width - 1).bit_length(), count)
+                    waits = self._waits(site.name, asked, MARGIN * longest + START, self._draws)
+                    if waits is not None:
+                        comes[len(purchases)] = waits
+                purchases.append(Purchase(slot=slot))
+        return self._forecaster.of_plan(
+            purchases, (), self._speeds, start_up=self._starts, comes=comes, anywhere=True
+        )
+
+    def _comes(
+        self, purchases: Sequence[Purchase], makespan: float, draws: int
+    ) -> dict[int, FloatArray]:
+        """Return when processors come that queue, by the number of the purchase."""
+        found = {}
+        for number, purchase in enumerate(purchases):
+            slot = purchase.slot
+            if slot.site not in self._queues.waits:
+                continue
+            seconds = min(slot.duration, max(makespan - slot.start, 1.0) * MARGIN)
+            waits = self._waits(slot.site, slot.processors, seconds, draws)
+            if waits is not None:
+                is_pool = self._queues.is_pool
+                found[number] = waits if is_pool else np.maximum(waits, slot.start)
+        return found
+
+    def _waits(self, site: str, processors: int, seconds: float, draws: int) -> FloatArray | None:
+        shortest = self._shortest[site]
+        return self._queues.sample(site, processors, max(seconds, shortest), draws)
+
+    @cached_property
+    def _shortest(self) -> dict[str, float]:
+        return {site.name: site.acquiring.shortest for site in self._front.sites}
+
+    def waits_known_from(self) -> dict[str, dict[str, Any] | None]:
+        """Return what waits in queues are known from, by site, as JSON; empty: nothing queues."""
+        return self._queues.known_from
+
+    def waits_in_words(self, chosen: PlanOption | None) -> list[str]:
+        """Return lines on what the chosen plan, or the pool in its place, owes to queues."""
+        if not self._queues.waits:
+            return []
+        lines = []
+        forecast = None if chosen is None else self.of_known(chosen)
+        if self._queues.is_pool:
+            forecast = self.of_pool()
+            lines.append(
+                f"run by a pool, {forecast_in_words(forecast, self._goal, self._front.currency)}"
+            )
+        for site, told in self._queues.known_from.items():
+            if told is None:
+                lines.append(f"how long requests wait at {site} is not known, and not in the end")
+        known = [(site, told) for site, told in self._queues.known_from.items() if told is not None]
+        if forecast is None or forecast.waiting is None or not known:
+            return lines
+        middle, most = (forecast.waiting.quantile(share) for share in (0.5, 0.9))
+        where = ", ".join(
+            f"{site} ({'its queue now' if told['known_from'] == 'queue' else 'history'}, "
+            f"{told['seen']} earlier waits)"
+            for site, told in known
+        )
+        lines.append(
+            f"waiting in queues: {span(middle)} of the end, {span(most)} at 90 %; "
+            f"known from {where}"
+        )
+        return lines
 
     def of_known(self, option: PlanOption) -> CampaignForecast | None:
         """Return the forecast of a plan; None where its makespan is not known."""
@@ -145,8 +327,7 @@ class PlanForecasts:
         """Return the forecast of a plan as JSON: seconds, currency units, probability."""
         if option.makespan is None:
             return None
-        fan = ForecastFan.of(self.of(option), self._goal, 0.0).to_dict()
-        return {key: fan[key] for key in ("end_s", "cost", "odds")}
+        return forecast_to_dict(self.of(option), self._goal)
 
 
 def _scaled(
@@ -159,3 +340,24 @@ def _scaled(
         cost = replace(cost, draws=cost.draws * (option.cost / replayed.cost))
     end = replace(forecast.end, draws=forecast.end.draws * longer)
     return replace(forecast, end=end, cost=None if option.cost is None else cost)
+
+
+def _price(site: SiteFacts) -> float:
+    return math.inf if site.unit_price is None else site.unit_price / site.speed
+
+
+def _useful(workflow: Workflow, goal: Goal, speeds: Mapping[str, float]) -> int:
+    """Return how many processors a pool asks for: what the deadline needs, or the widest level."""
+    level = [0] * len(workflow.tasks)
+    for task in workflow.order:
+        level[task] = max((level[parent] + 1 for parent in workflow.parents[task]), default=0)
+    widths = np.bincount(level, weights=[task.processors for task in workflow.tasks])
+    most = int(widths.max())
+    work = sum((task.runtime or 0.0) * task.processors for task in workflow.tasks)
+    slowest = min(speeds.values())
+    usable = 0.0 if goal.deadline is None else goal.deadline - START
+    longest = max((task.runtime or 0.0 for task in workflow.tasks), default=0.0)
+    if usable <= longest * MARGIN / slowest:
+        return most
+    widest = max(task.processors for task in workflow.tasks)
+    return min(most, max(widest, math.ceil(work * MARGIN / (usable * slowest))))

@@ -5,7 +5,7 @@ possible.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from bursar.planning.policy import Method, OnProgress, Scheduler, SearchLimits
 from bursar.runs.recording.user_history import NOWHERE
 
 if TYPE_CHECKING:
+    from bursar.api.plan_forecasts import PlanQueues
     from bursar.planning.front import ParetoFront
     from bursar.planning.plan_choice import PlanChoice
     from bursar.runs.supply import Replan, RunSnapshot
@@ -51,6 +52,8 @@ def plan(
     on_progress: OnProgress | None = None,
     moment: float | None = None,
     history: str | Path | History | ForeseenCampaign | None = None,
+    runs: str | Path = RUNS,
+    is_pool: bool = True,
 ) -> Quote:
     """
     Plan a campaign: time against cost, before anything starts.
@@ -82,6 +85,10 @@ def plan(
         learned; ``"none"``: run times are as the campaign states them; None: as the variable
         ``BURSAR_HISTORY`` says, else the user's. Or what was
         learned of the campaign already.
+    runs
+        Folder of the runs, with what is known of waits in batch queues.
+    is_pool
+        Whether a pool gets the processors of batch queues; a plan asks for each purchase apart.
 
     Returns
     -------
@@ -101,12 +108,16 @@ def plan(
     campaign = with_goal(
         resolve_campaign(campaign), deadline=deadline, budget=budget, trade_off=trade_off
     )
-    facts = suitable_sites(campaign, on_offer(with_learned(resolve_sites(sites), RUNS)))
+    stated = resolve_sites(sites)
+    facts = suitable_sites(campaign, on_offer(with_learned(stated, Path(runs))))
     if processors is not None:
         _check_processors(processors, facts)
     currency = _currency(campaign, facts)
     seen = foresee(campaign, facts, history)
     campaign = seen.campaign
+    queues = None
+    if seen.known is not None:
+        queues = _queues(stated, {site.name for site in facts}, Path(runs), is_pool)
     quotes: list[Quote] = []
     # Prices depend on when processors are bought: each way to book is planned by itself, and the
     # best kept.
@@ -130,15 +141,31 @@ def plan(
             continue  # what begins later need not hold every task
         forecasts = None
         if seen.known is not None:
-            from bursar.api.plan_forecasts import PlanForecasts  # late: it loads the kernels
+            from bursar.api.plan_forecasts import NO_QUEUES, PlanForecasts  # late: kernels
 
-            forecasts = PlanForecasts(front, campaign.goal, seen.known, seen.scores)
+            forecasts = PlanForecasts(
+                front, campaign.goal, seen.known, seen.scores, queues or NO_QUEUES
+            )
         choice = choose_plan(front, campaign.goal, forecasts or PlanNeeds(front, campaign.goal))
         quote = _priced(campaign, front, choice)
         if forecasts is not None:
             quote = replace(quote, forecasts=forecasts, foreseen=seen)
         quotes.append(quote)
     return min(quotes, key=_badness(quotes, campaign.goal))
+
+
+def _queues(
+    stated: Sequence[SiteFacts], used: Set[str], runs: Path, is_pool: bool
+) -> "PlanQueues | None":
+    """Ask the batch queues among the sites how long requests would wait; None: there is none."""
+    # Stated slots are agreed on: they do not queue.
+    queued = [site for site in stated if site.name in used and site.batch and site.slots is None]
+    if not queued:
+        return None
+    from bursar.api.plan_forecasts import PlanQueues
+    from bursar.api.queues import queue_waits
+
+    return PlanQueues(waits=queue_waits(queued, runs), is_pool=is_pool)
 
 
 def with_goal(

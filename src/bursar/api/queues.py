@@ -161,6 +161,39 @@ def statuses(sites: Sequence[SiteFacts]) -> Mapping[str, SiteStatus | SiteError]
     }
 
 
+RequestWaits = Callable[[int, float], "WaitForecast | None"]
+"""How long a request for so many processors and seconds would wait; None: nothing is known."""
+
+
+def queue_waits(sites: Sequence[SiteFacts], runs: Path) -> Mapping[str, RequestWaits]:
+    """
+    Return, by site, how long any request would wait that is made now.
+
+    Each queue is asked once, all at a time; the answers hold for requests of any size. See
+    :func:`wait_forecasts`.
+    """
+    from bursar.runs.pool_controller import read_waits
+
+    past = read_waits(runs)
+    # A queue once seen is projected anew for each request, without another question.
+    queues = _ask_all(
+        [site for site in sites if site.batch is not None],
+        lambda site: site.queue.wait_forecast,
+        history=runs,
+    )
+
+    def waits_at(name: str) -> RequestWaits:
+        def waits(processors: int, seconds: float) -> "WaitForecast | None":
+            ask = queues.get(name)
+            live = None if ask is None or isinstance(ask, SiteError) else ask(processors, seconds)
+            calibrated = live if live is not None and live.seen else None
+            return calibrated or past.forecast(name, processors, seconds) or live
+
+        return waits
+
+    return {site.name: waits_at(site.name) for site in sites}
+
+
 def wait_forecasts(
     sites: Sequence[SiteFacts], processors: int, seconds: float, runs: Path
 ) -> "Mapping[str, WaitForecast | None]":
@@ -185,22 +218,7 @@ def wait_forecasts(
         By name of the site; None where nothing is known. Sample it by ``sample(count, rng)``, read
         it by ``wait_quantiles(shares)``: seconds.
     """
-    from bursar.runs.pool_controller import read_waits
-
-    past = read_waits(runs)
-    queues = _ask_all(
-        [site for site in sites if site.batch is not None],
-        lambda site: site.wait_forecast(processors, seconds),
-        history=runs,
-    )
-    found: dict[str, WaitForecast | None] = {}
-    for site in sites:
-        live = queues.get(site.name)
-        if isinstance(live, SiteError):
-            live = None
-        calibrated = live if live is not None and live.seen else None
-        found[site.name] = calibrated or past.forecast(site.name, processors, seconds) or live
-    return found
+    return {name: waits(processors, seconds) for name, waits in queue_waits(sites, runs).items()}
 
 
 def _offer(site: "BatchSite | RemoteSite") -> SiteFacts:

@@ -9,6 +9,7 @@ import msgspec
 
 from bursar.api.measured_runtimes import ProbeSummary
 from bursar.broker.policy_choice import SupplyPolicy
+from bursar.forecasts.fan import forecast_to_dict
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, Infeasible, InputError
 from bursar.model.plan import Plan
@@ -18,6 +19,7 @@ from bursar.planning.plan_choice import GoalCounterOffer, PlanChoice
 if TYPE_CHECKING:
     from bursar.api.known_campaign import ForeseenCampaign
     from bursar.api.plan_forecasts import PlanForecasts
+    from bursar.forecasts.campaign_forecast import CampaignForecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,9 @@ class Quote:
         What earlier runs say of the campaign; None: nothing.
     forecasts
         Forecasts of the plans; None: nothing is known but the stated run times.
+    forecast
+        Forecast of the policy where it is not that of a plan, as of a strategy or a pool; None:
+        there is none.
     """
 
     campaign: Campaign
@@ -77,6 +82,7 @@ class Quote:
     probe: ProbeSummary | None = None
     foreseen: "ForeseenCampaign | None" = field(default=None, repr=False)
     forecasts: "PlanForecasts | None" = field(default=None, repr=False)
+    forecast: "CampaignForecast | None" = field(default=None, repr=False)
 
     @classmethod
     def of_front(
@@ -205,17 +211,26 @@ class Quote:
         if self.trade_off is not None:
             told = plan_to_dict(self.campaign, *self.trade_off) | {"reason": self.reason}
         if self.forecasts is not None and self.trade_off is not None and self.foreseen is not None:
-            known, front = self.foreseen.known, self.trade_off[0]
+            front = self.trade_off[0]
             for option, entry in zip(front.options, told["front"], strict=True):
                 entry["forecast"] = self.forecasts.to_dict(option)
             chosen = self.trade_off[1].option
             told["forecast"] = None if chosen is None else self.forecasts.to_dict(chosen)
-            assert known is not None
+            if self.forecasts.is_for_pool:
+                told["pool_forecast"] = forecast_to_dict(
+                    self.forecasts.of_pool(), self.campaign.goal
+                )
+        if self.forecast is not None:
+            told["forecast"] = forecast_to_dict(self.forecast, self.campaign.goal)
+        known = None if self.foreseen is None else self.foreseen.known
+        if known is not None and "forecast" in told:
             told["forecast_basis"] = {
                 "known_from": known.basis,
                 "executions": known.executions,
                 "tasks": known.observed,
             }
+            if self.forecasts is not None and (waits := self.forecasts.waits_known_from()):
+                told["forecast_basis"]["waits"] = waits
         told |= {
             "policy": self.policy.kind,
             "expected_finish_s": self.makespan,
@@ -270,6 +285,9 @@ class Quote:
             print_plan(self.campaign, *self.trade_off, forecast_of=of)
             if self.foreseen is not None and (words := self.foreseen.words()):
                 print(words)
+            if self.forecasts is not None:
+                for words in self.forecasts.waits_in_words(self.trade_off[1].option):
+                    print(words)
             for line in self.purchase_lines():
                 print(line)
         elif self.unmatched:  # another site is needed, or other requirements: nothing is offered

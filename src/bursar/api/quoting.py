@@ -4,18 +4,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bursar.api.needs import SLOWER, firm_offer, start_up, with_margins
+from bursar.api.known_campaign import ForeseenCampaign
+from bursar.api.needs import SLOWER, firm_offer, with_margins
 from bursar.api.quote import Quote
 from bursar.broker.dynamic_scheduler import ResumeState
+from bursar.broker.estimates import start_up
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named
 from bursar.broker.trading import CampaignTrader
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Goal, odds_in_words
 from bursar.model.errors import InputError
 from bursar.model.matching import Replica
 from bursar.model.money import Refusal
 from bursar.model.site import SiteFacts
 from bursar.planning.plan_choice import GoalCounterOffer
+from bursar.report.forecast_columns import forecast_in_words
 from bursar.report.tables import amount, span
 
 # Forecast of a bag of tasks under a strategy, before anything starts.
@@ -29,6 +32,8 @@ def quote_strategy(
     past: ResumeState | None = None,
     *,
     simulated: bool = False,
+    foreseen: ForeseenCampaign | None = None,
+    progress: "TaskProgress | None" = None,
 ) -> Quote:
     """
     Quote what a strategy would do for a goal, from what is known.
@@ -44,6 +49,10 @@ def quote_strategy(
         which begins at moment 0 and is the only one.
     simulated
         Whether workers start at once, as in a simulation of real sites.
+    foreseen
+        What earlier runs say of the campaign; None: nothing, and there are no odds.
+    progress
+        How far the run has come, as forecasts see it; None: it has not begun.
 
     Raises
     ------
@@ -67,22 +76,66 @@ def quote_strategy(
         return unknown
     starting = {site.name: 0.0 if simulated else start_up(site) for site in sites}
     epoch = None if trading is None else trading.epoch
-    expected = simulate_strategy(campaign, sites, strategy, campaign.goal, past, starting, epoch)
+
+    def simulate(
+        goal: Goal, spare: float = 0.0, takes: "RunTimeOf | None" = None
+    ) -> "StrategySimulationResult | None":
+        return simulate_strategy(
+            campaign, sites, strategy, goal, past, starting, epoch, spare=spare, takes=takes
+        )
+
+    forecasts = None
+    if foreseen is not None and foreseen.known is not None:
+        from bursar.api.strategy_forecasts import MOST_JOBS, StrategyForecasts  # late: kernels
+        from bursar.forecasts.campaign_forecast import NO_PROGRESS
+
+        if len(campaign.workflow.tasks) - len(past.ended) <= MOST_JOBS:
+            forecasts = StrategyForecasts(foreseen, sites, simulate, progress or NO_PROGRESS)
+    spare, forecast = policy.spare, None
+    if forecasts is not None and outlook.feasible:
+        if past is NOTHING_YET:  # a run that goes on keeps to the spare time that it began with
+            spare, forecast = forecasts.choose(campaign.goal)
+        else:
+            forecast = forecasts.of(campaign.goal, spare)
+    expected = simulate(campaign.goal, spare)
     offers: tuple[GoalCounterOffer, ...] = ()
     reason = f"by the {strategy} strategy: {outlook}"
     if not outlook.feasible:
         reason = str(outlook).partition(";")[0]
-        offers = _offers(campaign, sites, strategy, past, outlook, starting, trading)
-    quote = replace(unknown, feasible=outlook.feasible, reason=reason, counter_offers=offers)
+        is_sure = None if forecasts is None else forecasts.is_sure
+        offers = _offers(
+            campaign, sites, strategy, past, outlook, starting, trading, simulate, is_sure
+        )
+    quote = replace(
+        unknown,
+        policy=replace(policy, spare=spare),
+        feasible=outlook.feasible,
+        reason=reason,
+        counter_offers=offers,
+        foreseen=foreseen,
+        forecast=forecast,
+    )
     if expected is None:
         return quote
+    note = _in_words(expected, currency)
+    if forecast is not None and forecasts is not None:
+        note = forecast_in_words(forecast, campaign.goal, currency, spare=spare)
+        odds = forecast.odds(campaign.goal.deadline, campaign.goal.budget)
+        if odds < campaign.goal.confidence:
+            note += _larger_in_words(forecasts.larger(campaign.goal), campaign.goal, currency)
     return replace(
-        quote,
-        makespan=expected.finish,
-        cost=expected.cost,
-        jobs=expected.done,
-        note=_in_words(expected, currency),
+        quote, makespan=expected.finish, cost=expected.cost, jobs=expected.done, note=note
     )
+
+
+def _larger_in_words(larger: Goal | None, goal: Goal, currency: str) -> str:
+    """Return with which limit the confidence would be reached, as words."""
+    asked = odds_in_words(goal.confidence)
+    if larger is None:
+        return f"; {asked} is not reached with three times the time or money either"
+    if larger.deadline != goal.deadline:
+        return f"; {asked} is reached with a deadline of {span(larger.deadline)}"
+    return f"; {asked} is reached with a budget of {amount(larger.budget, currency)}"
 
 
 def _in_words(expected: "StrategySimulationResult", currency: str) -> str:
@@ -101,9 +154,12 @@ def simulate_strategy(
     past: ResumeState,
     starting: Mapping[str, float],
     epoch: float | None = None,
+    *,
+    spare: float = 0.0,
+    takes: "RunTimeOf | None" = None,
 ) -> "StrategySimulationResult | None":
     """
-    Simulate a strategy under a goal with the estimated runtimes; None: no result.
+    Simulate a strategy under a goal with estimated or given run times; None: no result.
 
     Parameters
     ----------
@@ -112,16 +168,21 @@ def simulate_strategy(
     epoch
         Moment at which the run begins, seconds since the epoch, by which prices change; None:
         as the run stands. Owners are asked as if nobody else bought from them.
+    spare
+        Share of the time left that the strategy keeps.
+    takes
+        Seconds that a job, by its number, takes at a site; None: as estimated.
     """
     trading = None if epoch is None else CampaignTrader(sites, epoch=epoch)
     from bursar.broker.strategy_simulation import StrategySimulation  # late: see _economy
 
     rehearsal = StrategySimulation(
-        _economy(campaign, sites, strategy, goal, trading),
+        _economy(campaign, sites, strategy, goal, trading, spare),
         goal,
         past,
         lambda site: starting.get(site, 0.0),
         {site.name: site.unwatched for site in sites}.__getitem__,
+        takes,
     )
     return rehearsal.run(len(campaign.workflow.tasks))
 
@@ -132,12 +193,19 @@ def _economy(
     strategy: Named,
     goal: Goal,
     trading: CampaignTrader | None,
+    spare: float = 0.0,
 ) -> "EconomyScheduler":
     # Late: most campaigns are planned, and follow no strategy.
     from bursar.broker.economy import EconomyScheduler
 
     return EconomyScheduler(
-        campaign.workflow.tasks, sites, goal, strategy, trading=trading, retry=campaign.retry
+        campaign.workflow.tasks,
+        sites,
+        goal,
+        strategy,
+        trading=trading,
+        retry=campaign.retry,
+        spare=spare,
     )
 
 
@@ -149,11 +217,12 @@ def _offers(
     outlook: "GoalFeasibility",
     starting: Mapping[str, float],
     trading: CampaignTrader | None,
+    simulate: "Callable[[Goal], StrategySimulationResult | None]",
+    is_sure: Callable[[Goal], bool] | None,
 ) -> tuple[GoalCounterOffer, ...]:
-    """Return the counter-offers that the strategy can keep, with margins."""
+    """Return the counter-offers that the strategy can keep, with margins and the confidence."""
     longest = max(starting.values())
     goal = campaign.goal
-    epoch = None if trading is None else trading.epoch
 
     def holds(limits: Goal) -> bool:
         seen = _economy(campaign, sites, strategy, limits, trading).outlook(past)
@@ -161,8 +230,10 @@ def _offers(
             return False
         # The outlook holds for any strategy; only the simulation tells whether this one keeps to
         # the limits.
-        result = simulate_strategy(campaign, sites, strategy, limits, past, starting, epoch)
-        return result is not None and result.meets(limits)
+        result = simulate(limits)
+        if result is None or not result.meets(limits):
+            return False
+        return is_sure is None or is_sure(limits)
 
     offers = []
     for offer in outlook.counter_offers:
@@ -175,7 +246,7 @@ def _offers(
             made = firm_offer(offer, goal, holds, makespan)
             offers += [] if made is None else [made]
             continue
-        result = simulate_strategy(campaign, sites, strategy, goal, past, starting, epoch)
+        result = simulate(goal)
         if result is not None and result.done:
             done = len(past.ended) + result.done
             share = done / max(1, len(campaign.workflow.tasks))
@@ -212,6 +283,7 @@ if TYPE_CHECKING:
     from bursar.broker.economy import EconomyScheduler
     from bursar.broker.feasibility import GoalFeasibility
     from bursar.broker.strategy_simulation import StrategySimulationResult
+    from bursar.forecasts.campaign_forecast import RunTimeOf, TaskProgress
 
 PlanMaker = Callable[[Campaign, bool], Quote]
 """Function that plans a campaign, and whether a quick plan will do since none is followed."""
@@ -225,6 +297,7 @@ def quote_policy(
     *,
     copies: Mapping[str, Sequence[Replica]],
     trading: CampaignTrader | None = None,
+    foreseen: ForeseenCampaign | None = None,
 ) -> Quote:
     """
     Quote a campaign under a policy.
@@ -239,6 +312,8 @@ def quote_policy(
         Replicas of the logical files that tasks read.
     trading
         What the owners of real sites ask; None: the sites are simulated.
+    foreseen
+        What earlier runs say of the campaign; None: nothing. A plan looks for itself.
 
     Raises
     ------
@@ -249,14 +324,21 @@ def quote_policy(
         case "matched":
             return _quote_matching(policy, campaign, sites, copies)
         case "economy":
-            return quote_strategy(campaign, sites, policy, trading, simulated=trading is None)
+            is_simulated = trading is None
+            return quote_strategy(
+                campaign, sites, policy, trading, simulated=is_simulated, foreseen=foreseen
+            )
         case "best-effort":
             reason = "each task goes to a queue when those before it have ended"
             currency = sites[0].currency
             return Quote(campaign=campaign, policy=policy, currency=currency, reason=reason)
     planned = replace(make_plan(campaign, policy.kind == "pool"), policy=policy)
     if policy.kind == "pool" and planned.feasible:
-        return replace(planned, reason="a pool acquires processors as there is work for them")
+        planned = replace(planned, reason="a pool acquires processors as there is work for them")
+        if planned.forecasts is not None:
+            forecast = planned.forecasts.of_pool()
+            words = forecast_in_words(forecast, campaign.goal, planned.currency)
+            return replace(planned, forecast=forecast, note=words)
     return planned
 
 

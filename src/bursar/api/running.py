@@ -272,8 +272,10 @@ def run(
     def make_plan(wanted: Campaign, quick: bool) -> Quote:
         if quick:
             # HEFT is enough to say what to expect; the pool decides by itself.
-            expected = plan(wanted, facts, method="heft", history=known_from)
-            return expected if expected.feasible else plan(wanted, facts, history=known_from)
+            expected = plan(wanted, facts, method="heft", history=known_from, runs=runs)
+            if expected.feasible:
+                return expected
+            return plan(wanted, facts, history=known_from, runs=runs)
         # Planned for what is free, the run begins at once; else it would wait until other runs
         # have ended.
         free = facts if processors or oversubscribe else free_now(wanted, facts)
@@ -284,7 +286,14 @@ def run(
             method=method or "auto",
             scheduler=scheduler or "heft",
             history=known_from,
+            runs=runs,
+            is_pool=False,
         )
+
+    def quoted(wanted: Campaign) -> Quote:
+        customer = None if payer is None else payer.account
+        learned = None if isinstance(known_from, str) else known_from.of_part(wanted)
+        return _quoted(policy, wanted, facts, make_plan, customer, learned)
 
     if ahead.is_done:
         quote = ahead.nothing_left(policy, facts[0].currency)
@@ -295,11 +304,10 @@ def run(
             rest = replace(rest, goal=measured.goal_left(rest.goal))
             limited = replace(rest, goal=measured.goal_left(limited.goal))
         follows_plan = policy.kind in ("planned", "pool")
-        customer = None if payer is None else payer.account
-        wanted_first = rest if follows_plan else limited
-        quote = _quoted(policy, wanted_first, facts, make_plan, customer)
+        quote = quoted(rest if follows_plan else limited)
         if _is_dearer(quote, limited.goal.budget):
-            quote = _quoted(policy, limited, facts, make_plan, customer)
+            quote = quoted(limited)
+        create = partial(create, policy=quote.policy)  # a strategy may keep some time in reserve
     chosen = ahead.plan_of_whole(quote.plan_to_follow())
     if measured is not None:
         quote, chosen = measured.of_whole(quote), measured.plan_of_run(chosen)
@@ -361,6 +369,7 @@ def _quoted(
     sites: Sequence[SiteFacts],
     make_plan: PlanMaker,
     customer: str | None,
+    foreseen: ForeseenCampaign | None,
 ) -> Quote:
     """Quote a campaign on real sites; an economy asks their owners, who know the customer."""
     copies: Mapping[str, Sequence[Replica]] = {}
@@ -373,7 +382,9 @@ def _quoted(
         return quote_policy(policy, campaign, sites, make_plan, copies=copies)
     with known_owners(customer) as owners:
         trading = CampaignTrader(sites, epoch=time.time(), owners=owners)
-        return quote_policy(policy, campaign, sites, make_plan, copies=copies, trading=trading)
+        return quote_policy(
+            policy, campaign, sites, make_plan, copies=copies, trading=trading, foreseen=foreseen
+        )
 
 
 _FORECAST_ONLY = ("best-effort", "queued", "either")

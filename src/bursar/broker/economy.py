@@ -61,6 +61,9 @@ class EconomyScheduler:
         Policy once not all jobs can be done: do as many as fit, or start nothing more.
     retry
         Rules for retrying a job that failed; None: the default number of attempts, without a wait.
+    spare
+        Share of the time left that is kept for jobs that take longer than estimated, for as long as
+        all jobs fit into the rest of the time.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class EconomyScheduler:
         trading: CampaignTrader | None = None,
         out_of_reach: OutOfReach = "fit",
         retry: Retry | None = None,
+        spare: float = 0.0,
     ) -> None:
         self._tasks = tasks
         self._facts = {site.name: site for site in sites}
@@ -81,6 +85,7 @@ class EconomyScheduler:
         self._trading = trading or CampaignTrader(sites)
         self._is_begun = self._trading.is_dated  # with the moment that prices count from
         self._rule: OutOfReach = out_of_reach
+        self._spare = spare
         self._retry = retry or Retry(backoff=0.0)
         self._failures: dict[int, int] = {}
         self._adviser = _adviser(strategy, goal)
@@ -299,7 +304,9 @@ class EconomyScheduler:
     def _advise(self, now: float) -> None:
         situation = self._situation(now)
         self._ended_since = 0
-        advice = self._adviser.advise(situation)
+        advice = self._adviser.advise(self._with_spare(situation))
+        if self._spare and not advice.feasible:
+            advice = self._adviser.advise(situation)  # the spare time is there to be used
         if not (advice.feasible and self._feasible):  # otherwise nothing is crossed
             self._judge(situation, now)
         if self._verdict:
@@ -314,6 +321,9 @@ class EconomyScheduler:
         self._advised = [site.name for site in situation.sites]
         self._limits = (situation.time_left, situation.money_left)
         self._reasons.note(situation, advice, self._backlog.jobs)
+
+    def _with_spare(self, situation: SchedulingSnapshot) -> SchedulingSnapshot:
+        return replace(situation, time_left=situation.time_left * (1 - self._spare))
 
     def _judge(self, situation: SchedulingSnapshot, now: float) -> None:
         outlook = assess_feasibility(situation, now, self._spent() + self._bought.promised(now))

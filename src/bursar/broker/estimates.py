@@ -20,8 +20,24 @@ GUESS = 60.0
 """Assumed seconds of a job where neither a runtime nor a limit of the goal is given."""
 
 
+START_UP = {
+    "local": 0.5,
+    "batch": 5.0,
+    "remote": 2.0,
+    "dask": 2.0,
+    "ssh": 5.0,
+    "cloud": 5.0,
+}
+"""Seconds from when a site's processors are held until their workers take tasks, generously."""
+
 FEW_DEGREES = 200
 """Degrees of freedom up to which Student's distribution is summed term by term."""
+
+
+def start_up(site: SiteFacts) -> float:
+    """Return the seconds of margin for the start of a site's workers; 0 for simulated sites."""
+    late = 0.0 if site.cloud is None else site.cloud.late
+    return START_UP.get(site.kind, 0.0) + late
 
 
 @lru_cache(maxsize=1024)

@@ -51,12 +51,15 @@ class SupplyPolicy:
         What an economy does once not all jobs can be done in time and within the budget.
     brokering
         Settings of the broker where jobs are matched; None otherwise.
+    spare
+        Share of the time left that an economy keeps for jobs that take longer than estimated.
     """
 
     kind: PolicyKind = "planned"
     strategy: Named | None = None
     out_of_reach: OutOfReach = "fit"
     brokering: Brokering | None = None
+    spare: float = 0.0
 
     def __str__(self) -> str:
         match self.kind:

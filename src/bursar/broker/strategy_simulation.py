@@ -1,5 +1,5 @@
 """
-Simulate a strategy before the run, with the jobs' estimated runtimes.
+Simulate a strategy before the run, with the jobs' estimated or drawn runtimes.
 
 The economy that will bring the jobs to their sites is carried through on a clock of its own,
 with the budget guard that will hold the money. So an expectation, or a counter-offer that is
@@ -83,6 +83,8 @@ class StrategySimulation:
     unwatched
         Seconds for which processors of a site are paid beyond their leases at the worst, see
         :attr:`bursar.model.site.SiteFacts.unwatched`.
+    takes
+        Seconds that a job, by its number, really takes at a site; None: as the scheduler estimates.
     """
 
     def __init__(
@@ -92,8 +94,10 @@ class StrategySimulation:
         past: ResumeState,
         start_up: Callable[[str], float] = lambda _: 0.0,
         unwatched: Callable[[str], float] = lambda _: 0.0,
+        takes: Callable[[int, str], float] | None = None,
     ) -> None:
         self._economy = economy
+        self._takes = takes or economy.seconds_of
         self._start_up = start_up
         self._unwatched = unwatched
         self._now, self._paid_before = past.clock(), past.spent()
@@ -179,7 +183,7 @@ class StrategySimulation:
 
     def _start(self, leased: _SimulatedPilot) -> None:
         """Begin the first job of a pilot."""
-        seconds = self._economy.seconds_of(leased.tasks[0], leased.pilot.site)
+        seconds = self._takes(leased.tasks[0], leased.pilot.site)
         leased.since = self._now + leased.starting
         leased.ends, leased.starting = leased.since + seconds, 0.0
 

@@ -210,6 +210,7 @@ def plan_campaign(
             limits=limits,
             on_progress=progress,
             history=history if measured is None else NOWHERE,
+            runs=runs,
         )
     if measured is not None:
         quote = replace(quote, probe=measured.summary)

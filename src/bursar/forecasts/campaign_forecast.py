@@ -1,7 +1,7 @@
 """When a campaign ends and what it costs, as distributions, for one plan or many."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bursar.forecasts.calibration import Distribution, EarlierScore
-from bursar.forecasts.dispatch_replay import ANYWHERE, DispatchProblem, replay_dispatch
+from bursar.forecasts.dispatch_replay import (
+    ANYWHERE,
+    DispatchProblem,
+    DispatchReplay,
+    replay_dispatch,
+)
 from bursar.forecasts.known_runtimes import KnownRuntimes
 from bursar.forecasts.runtime_draws import draw_runtimes
 from bursar.forecasts.runtime_model import RuntimeColumns
@@ -25,6 +30,12 @@ DRAWS = 1000
 
 DRAWS_TO_CHOOSE = 200
 """Draws for each plan while one of many is chosen."""
+
+RunTimeOf = Callable[[int, str], float]
+"""Seconds that a task, by its number, takes at a site in one draw."""
+
+PolicySimulator = Callable[[RunTimeOf], tuple[float, float]]
+"""Carries a policy out with one draw of run times; returns end and cost of the whole campaign."""
 
 SEED = 20071
 """Seed of the draws: the same question gets the same answer."""
@@ -46,6 +57,9 @@ class CampaignForecast:
         with another number of tasks), ``"estimates"`` (the user's) or ``"nothing"``.
     observed, executions
         Number of earlier tasks and executions that this rests on.
+    waiting
+        Seconds of the end that go to waits in batch queues: how much sooner the campaign would end
+        if each request were granted at once. None where nothing waits there.
     """
 
     end: Distribution
@@ -53,6 +67,7 @@ class CampaignForecast:
     basis: str
     observed: int = 0
     executions: int = 0
+    waiting: Distribution | None = None
 
     def odds(self, deadline: float | None, budget: float | None) -> float:
         """
@@ -170,7 +185,8 @@ class CampaignForecaster:
         *,
         draws: int | None = None,
         start_up: Mapping[str, float] = MappingProxyType({}),
-        waits: Mapping[str, FloatArray] = MappingProxyType({}),
+        comes: Mapping[int, FloatArray] = MappingProxyType({}),
+        anywhere: bool = False,
     ) -> CampaignForecast:
         """
         Forecast a plan, or what is left of it.
@@ -188,8 +204,11 @@ class CampaignForecaster:
             Draws to use; None: all.
         start_up
             Seconds from when a site's processors are held, and paid, until its workers take tasks.
-        waits
-            Seconds that a site's processors come later than planned, one for each draw.
+        comes
+            When processors come that queue, by the number of the purchase: seconds from the
+            campaign's begin, at least one for each draw. Others come as planned.
+        anywhere
+            Whether each task runs wherever processors are free first, as in a pool.
         """
         numbers: dict[str, list[int]] = {}
         for number, purchase in enumerate(purchases):
@@ -204,12 +223,15 @@ class CampaignForecaster:
         order = np.full(count, np.inf)
         for placed in placements:
             order[placed.task] = placed.start
+            if anywhere:
+                continue
             if placed.processors and placed.site in owner:
                 lease[placed.task] = owner[placed.site][placed.processors[0]]
             elif placed.site in numbers:
                 lease[placed.task] = numbers[placed.site][0]
-        lots = self._lots(purchases, speeds, start_up, waits, draws or len(self._runtimes))
-        return self._replayed(lots, lease[self._left], order[self._left])
+        starts = [start_up.get(purchase.slot.site, 0.0) for purchase in purchases]
+        lots = self._lots(purchases, speeds, starts, comes, draws or len(self._runtimes))
+        return self._with_waiting(lots, lease[self._left], order[self._left], comes)
 
     def of_leases(
         self,
@@ -218,7 +240,8 @@ class CampaignForecaster:
         start: FloatArray,
         speeds: Mapping[str, float],
         *,
-        start_up: Mapping[str, float] = MappingProxyType({}),
+        start_up: Sequence[float] = (),
+        comes: Mapping[int, FloatArray] = MappingProxyType({}),
     ) -> CampaignForecast:
         """
         Forecast what is left on given leases, as :meth:`of_plan` does.
@@ -230,16 +253,64 @@ class CampaignForecaster:
             ``(n,)``.
         start
             Numbers by which the tasks are given out, the least first; shape ``(n,)``.
+        start_up
+            Seconds until workers take tasks once processors are held, for each purchase; empty:
+            none.
         """
-        lots = self._lots(purchases, speeds, start_up, {}, len(self._runtimes))
-        return self._replayed(lots, lease[self._left], start[self._left])
+        starts = start_up or [0.0] * len(purchases)
+        lots = self._lots(purchases, speeds, starts, comes, len(self._runtimes))
+        return self._with_waiting(lots, lease[self._left], start[self._left], comes)
+
+    def run_times(self, speeds: Mapping[str, float], draws: int) -> Iterator[RunTimeOf]:
+        """Yield what tells the run times of each draw; see :meth:`of_policy`."""
+        place = {int(task): at for at, task in enumerate(self._left)}
+        for runtimes, slowness in zip(self._runtimes[:draws], self._slowness[:draws], strict=True):
+
+            def seconds(
+                task: int, site: str, of: FloatArray = runtimes, by: FloatArray = slowness
+            ) -> float:
+                at = self._known.sites.get(site)
+                factor = 1.0 if at is None else float(by[at])
+                return float(of[place[task]]) * factor / speeds.get(site, 1.0)
+
+            yield seconds
+
+    def of_policy(
+        self, simulate: PolicySimulator, speeds: Mapping[str, float], draws: int
+    ) -> CampaignForecast:
+        """
+        Forecast a policy that decides on the way, by carrying it out with each draw.
+
+        The forecast is not corrected by scores, which are of forecasts on given processors.
+
+        Parameters
+        ----------
+        simulate
+            Carries the policy out; the end is infinite where tasks are left undone.
+        speeds
+            Speed of each site by name.
+        draws
+            Draws to use, at most.
+        """
+        ends, costs = [], []
+        for takes in self.run_times(speeds, draws):
+            end, cost = simulate(takes)
+            ends.append(max(end - self._progress.now, 0.0))
+            costs.append(max(cost - self._progress.spent, 0.0))
+        return CampaignForecast(
+            end=Distribution.of(np.array(ends), offset=self._progress.now),
+            cost=Distribution.of(np.array(costs), offset=self._progress.spent),
+            basis=self._known.basis,
+            observed=self._known.observed,
+            executions=self._known.executions,
+        )
 
     def _lots(
         self,
         purchases: Sequence[Purchase],
         speeds: Mapping[str, float],
-        start_up: Mapping[str, float],
-        waits: Mapping[str, FloatArray],
+        start_up: Sequence[float],
+        comes: Mapping[int, FloatArray],
         draws: int,
     ) -> "_Lots":
         """Return what is bought as arrays, a row for each draw."""
@@ -249,19 +320,40 @@ class CampaignForecaster:
         now = self._progress.now
         for number, purchase in enumerate(purchases):
             site, start = purchase.slot.site, purchase.slot.start
-            come = start + waits[site][:draws] if site in waits else start
+            come = comes[number][:draws] if number in comes else start
             held[:, number] = np.maximum(come - now, 0.0)
-            # Workers of what is held already have started.
-            ready = held[:, number] + start_up.get(site, 0.0)
-            opening[:, number] = np.where(come - now >= 0, ready, 0.0)
+            # Workers of what is held already have started, or are about to.
+            opening[:, number] = np.maximum(come + start_up[number] - now, 0.0)
             at = self._known.sites.get(site)
             factor = 1.0 if at is None else self._slowness[:draws, at]
             slowness[:, number] = factor / speeds.get(site, 1.0)
         return _Lots(purchases, held, opening, slowness)
 
-    def _replayed(self, lots: "_Lots", lease: IntArray, start: FloatArray) -> CampaignForecast:
+    def _with_waiting(
+        self,
+        lots: "_Lots",
+        lease: IntArray,
+        start: FloatArray,
+        comes: Mapping[int, FloatArray],
+    ) -> CampaignForecast:
+        """Replay the tasks, and tell what the waits of requests add to the end."""
+        replay = self._replay(lots, lease, start)
+        found = self._forecast(lots, replay)
+        if not comes:
+            return found
+        opening = lots.opening.copy()
+        for number in comes:
+            # The same without the wait: workers start at once.
+            held = lots.held[:, number]
+            opening[:, number] -= np.where(np.isfinite(held), held, 0.0)
+        at_once = self._replay(lots._replace(opening=opening), lease, start)
+        # Not less: in rare draws a later lease has another task end first.
+        sooner = np.where(np.isfinite(at_once.end), at_once.end, 0.0)
+        return replace(found, waiting=Distribution.of(np.maximum(replay.end - sooner, 0.0)))
+
+    def _replay(self, lots: "_Lots", lease: IntArray, start: FloatArray) -> DispatchReplay:
         """Replay the tasks that are left, each on its lease and in the order of planned starts."""
-        purchases, now = lots.purchases, self._progress.now
+        purchases = lots.purchases
         # Running tasks have their processors; then in the plan's order.
         order = np.lexsort((np.arange(len(start)), start, ~self._running))
         processors = np.array([p.slot.processors for p in purchases], dtype=np.int64)
@@ -269,9 +361,13 @@ class CampaignForecaster:
             self._workflow, self._left, self._parents, order, lease, processors
         )
         runtimes = np.ascontiguousarray(self._runtimes[: len(lots.opening)][:, order])
-        replay = replay_dispatch(problem, runtimes, lots.opening, lots.slowness)
+        return replay_dispatch(problem, runtimes, lots.opening, lots.slowness)
+
+    def _forecast(self, lots: "_Lots", replay: DispatchReplay) -> CampaignForecast:
+        """Return the distributions of a replay, corrected by the scores of earlier forecasts."""
+        now = self._progress.now
         ends, costs = self._scores
-        cost = _costs(purchases, now, lots.held, replay.last_use, replay.busy)
+        cost = _costs(lots.purchases, now, lots.held, replay.last_use, replay.busy)
         return CampaignForecast(
             end=Distribution.of(replay.end, scores=ends, offset=now),
             cost=None

@@ -1,5 +1,6 @@
 """The quantiles of a forecast that people are shown while a run goes on."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,10 @@ class Fan:
         p10, p50, p90 = map(distribution.quantile, (0.1, 0.5, 0.9))
         return cls(p10=p10, p50=p50, p90=p90)
 
-    def to_dict(self) -> dict[str, float]:
-        """Return the quantiles as JSON."""
-        return {"p10": self.p10, "p50": self.p50, "p90": self.p90}
+    def to_dict(self) -> dict[str, float | None]:
+        """Return the quantiles as JSON; None for what never comes."""
+        quantiles = {"p10": self.p10, "p50": self.p50, "p90": self.p90}
+        return {name: q if math.isfinite(q) else None for name, q in quantiles.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +89,11 @@ class ForecastFan:
             "confidence": self.confidence,
             "basis": self.basis,
         }
+
+
+def forecast_to_dict(forecast: "CampaignForecast", goal: "Goal") -> dict[str, Any]:
+    """Return the forecast of a plan or policy as JSON: seconds, currency units, probability."""
+    fan = ForecastFan.of(forecast, goal, 0.0).to_dict()
+    told = {key: fan[key] for key in ("end_s", "cost", "odds")}
+    waiting = forecast.waiting
+    return told | {"waiting_s": None if waiting is None else Fan.of(waiting).to_dict()}

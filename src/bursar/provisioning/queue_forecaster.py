@@ -280,7 +280,7 @@ def user_of(job: QueuedJob) -> str:
 
 
 @dataclass(slots=True)
-class _Look:
+class QueueLook:
     """A look at a queue, and the jobs that were there."""
 
     queue: ProjectedQueue | None
@@ -305,7 +305,7 @@ class QueueForecaster:
         self._rng = rng
         self._ended = EndedJobs()
         self._waits = WaitPredictor()
-        self._last: _Look | None = None
+        self._last: QueueLook | None = None
 
     def observe(self, state: QueueState, queue: ProjectedQueue | None) -> None:
         """
@@ -316,7 +316,7 @@ class QueueForecaster:
         queue
             The same on a simulated machine; None where no node is up.
         """
-        look = _Look(queue, state.at, {job.id: job for job in state.jobs})
+        look = QueueLook(queue, state.at, {job.id: job for job in state.jobs})
         before, self._last = self._last, look
         if before is None or not before.at < look.at:
             return
@@ -331,16 +331,28 @@ class QueueForecaster:
             if job.running and (known is None or not known.running) and job.began is not None:
                 self._waits.began(key, job.began)
 
-    def forecast(self, processors: int, seconds: float) -> WaitForecast | None:
+    @property
+    def last_look(self) -> "QueueLook | None":
+        """The latest look at the queue; None before the first one."""
+        return self._last
+
+    def forecast(
+        self, processors: int, seconds: float, look: "QueueLook | None" = None
+    ) -> WaitForecast | None:
         """
         Return how long a request for processors and seconds would wait that is made now.
+
+        Parameters
+        ----------
+        look
+            The queue that the request joins; None: the latest one.
 
         Returns
         -------
         WaitForecast or None
             None where the queue has not been seen, or could never run such a job.
         """
-        projection = self._projection(self._last, processors, seconds)
+        projection = self._projection(look or self._last, processors, seconds)
         if projection is None:
             return None
         return self._waits.forecast("", processors, seconds, projection)
@@ -394,7 +406,7 @@ class QueueForecaster:
         return min(MOST_NEW, int(most)) if most >= 1 else int(self._rng.random() < most)
 
     def _projection(
-        self, look: _Look | None, processors: int, seconds: float
+        self, look: QueueLook | None, processors: int, seconds: float
     ) -> ProjectedWaits | None:
         if look is None or look.queue is None:
             return None
@@ -403,7 +415,7 @@ class QueueForecaster:
         except InputError:  # wider than the nodes that are up
             return None
 
-    def _on_gone(self, job: QueuedJob, before: _Look, look: _Look) -> None:
+    def _on_gone(self, job: QueuedJob, before: QueueLook, look: QueueLook) -> None:
         """A job has left the queue between two looks."""
         middle = (before.at + look.at) / 2
         self._waits.ended(job.id, middle)
@@ -419,7 +431,7 @@ class QueueForecaster:
             )
         )
 
-    def _on_new(self, key: str, job: QueuedJob, before: _Look) -> bool:
+    def _on_new(self, key: str, job: QueuedJob, before: QueueLook) -> bool:
         """Project the wait of a job that came since the look before; return whether it could be."""
         since = before.at if job.submitted is None else job.submitted
         # Held ones wait for their users. Others were submitted long ago, and hidden until now.

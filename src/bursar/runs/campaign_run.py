@@ -590,4 +590,5 @@ def economy_of(
         trading=trading,
         out_of_reach=policy.out_of_reach,
         retry=campaign.retry,
+        spare=policy.spare,
     )

@@ -124,6 +124,9 @@ class RunManifest(msgspec.Struct, kw_only=True):
         Strategy that brings its jobs to sites; None: a plan.
     out_of_reach
         With a strategy: what happens once not all jobs can be done.
+    spare
+        With a strategy: share of the time left that it keeps for jobs that take longer;
+        absent: none.
     brokering
         How the resource broker brings its jobs to sites; None: it does not.
     dynamic
@@ -153,6 +156,7 @@ class RunManifest(msgspec.Struct, kw_only=True):
     argv: list[str] = []
     strategy: Named | None = None
     out_of_reach: OutOfReach = "fit"
+    spare: float | msgspec.UnsetType = msgspec.UNSET
     brokering: Brokering | None = None
     dynamic: bool = False
     payer: Payer | None = None
@@ -174,7 +178,10 @@ class RunManifest(msgspec.Struct, kw_only=True):
             return SupplyPolicy(kind="pool")
         if self.strategy is not None:
             return SupplyPolicy(
-                kind="economy", strategy=self.strategy, out_of_reach=self.out_of_reach
+                kind="economy",
+                strategy=self.strategy,
+                out_of_reach=self.out_of_reach,
+                spare=0.0 if self.spare is msgspec.UNSET else self.spare,
             )
         return SupplyPolicy()
 
@@ -288,6 +295,7 @@ class RunFolder:
                     argv=argv,
                     strategy=policy.strategy,
                     out_of_reach=policy.out_of_reach,
+                    spare=policy.spare or msgspec.UNSET,
                     brokering=policy.brokering,
                     dynamic=policy.kind == "pool",
                     payer=payer,

@@ -21,7 +21,6 @@ from bursar.provisioning.lrm import manager_of
 from bursar.provisioning.lrm.command_runner import CommandRunner
 from bursar.provisioning.lrm.resource_manager import JobReport, ResourceManager
 from bursar.provisioning.pool_snapshot import PoolSite
-from bursar.provisioning.wait_forecast import WaitForecast
 from bursar.sites.batch_pilot import BatchPilot, HeldPilot, SubmissionBundles
 from bursar.sites.job_endings import PARTING, JobEndings
 from bursar.sites.job_settlement import JobSettlement
@@ -111,7 +110,7 @@ class BatchSite:
         self._pilots: dict[str, BatchPilot] = {}  # by name
         self._bundles: SubmissionBundles[BatchPilot] = SubmissionBundles(self._hand_in)
         self._jobs: dict[str, str] = {}  # to their pilots, every job of this process
-        self._queue = QueueObserver(
+        self.queue = QueueObserver(
             facts, self._manager, held=self._held_processors, clock=clock, history=history
         )
         self._is_ready = False
@@ -122,7 +121,7 @@ class BatchSite:
             self._manager,
             self._record,
             job_name=self._job_name,
-            longest=lambda: self._queue.longest,
+            longest=lambda: self.queue.longest,
             clock=clock,
             notify=self._notify,
         )
@@ -158,7 +157,7 @@ class BatchSite:
                 watching.start(self._keep_fresh())
                 yield
         finally:
-            self._queue.keep_history()
+            self.queue.keep_history()
             await (self.leave() if self._lasts else self._close())
 
     async def adopt(
@@ -228,23 +227,19 @@ class BatchSite:
 
     async def refresh(self) -> None:
         """Query the queue's present state; raise SiteError when the scheduler does not answer."""
-        await self._queue.refresh()
+        await self.queue.refresh()
 
     def offers(self) -> tuple[Slot, ...]:
         """Slots that our model of the queue leaves free; starts are seconds from now."""
-        return self._queue.offers()
+        return self.queue.offers()
 
     def status(self, seconds: float | None = None) -> SiteStatus:
         """Status from the scheduler's last answer; see the Site protocol."""
-        return self._queue.status(seconds)
-
-    def wait_forecast(self, processors: int, seconds: float) -> WaitForecast | None:
-        """Waits of a request made now; see :meth:`.queue_observer.QueueObserver.wait_forecast`."""
-        return self._queue.wait_forecast(processors, seconds)
+        return self.queue.status(seconds)
 
     def view(self) -> PoolSite:
         """Return the site as an acquiring pool sees it; see the Site protocol."""
-        return self._queue.view(self.unwatched)
+        return self.queue.view(self.unwatched)
 
     def _held_processors(self) -> int:
         return sum(p.pilot.processors for p in self._pilots.values() if p.has_begun)
@@ -256,18 +251,18 @@ class BatchSite:
         while True:
             with contextlib.suppress(TimeoutError):
                 # A change of our own jobs cuts the wait short; the sleep keeps questions apart.
-                async with asyncio.timeout_at(self._queue.asked + every):
+                async with asyncio.timeout_at(self.queue.asked + every):
                     await self._wanted.wait()
-            await asyncio.sleep(max(0.0, self._queue.asked + min(FRESH, every) - loop.time()))
+            await asyncio.sleep(max(0.0, self.queue.asked + min(FRESH, every) - loop.time()))
             self._wanted.clear()
             try:
                 if self._has_adopted:
                     await self._make_ready()  # maybe nobody asks for a pilot any more
                 await self.refresh()
             except SiteError:
-                self._queue.asked = loop.time()  # the watch says so when it matters
+                self.queue.asked = loop.time()  # the watch says so when it matters
                 continue
-            await self._queue.probe(self._job_name("probe"), self._folder)
+            await self.queue.probe(self._job_name("probe"), self._folder)
             # The scheduler has just answered, so what it could not be told before has a chance now.
             self._endings.end_again()
             await self._endings.end_unanswered()
@@ -325,6 +320,7 @@ class BatchSite:
             credential=f"{self._folder}/{pilot.name}.json",
         )
         self._pilots[pilot.name] = entry
+        self.queue.expect(pilot)
         self._on_event = on_event
         try:
             await self._hand_over(entry, admission)
@@ -393,7 +389,7 @@ class BatchSite:
                 wanted,
                 name=self._job_name(name),
                 folder=self._folder,
-                queue=self._queue,
+                queue=self.queue,
                 begin=self._windows.start_of(name),
                 reservation=self._windows.name_for(name),
             )
@@ -518,6 +514,7 @@ class BatchSite:
     async def _give_up(self, entry: BatchPilot) -> None:
         """End the job in whatever state."""
         self._pilots.pop(entry.pilot.name, None)
+        self.queue.forget(entry.pilot.name)
         entry.abandon()
         ending = None
         if entry.job:

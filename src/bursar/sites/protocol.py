@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from bursar.market.agreement import Agreement, Terms
 from bursar.market.lease import Lease
@@ -18,6 +18,9 @@ from bursar.remote.service_trading import TradePartner
 from bursar.sites.processor_shares import ShareDemand
 from bursar.sites.shared_leases import RunningLease, SharedLeaseCharge
 from bursar.worker.launch import Endpoint
+
+if TYPE_CHECKING:  # arrays, which most sites do not need
+    from bursar.provisioning.wait_forecast import WaitForecast
 
 
 class PilotBeginListener(Protocol):
@@ -139,6 +142,26 @@ class NegotiatingSite(Protocol):
     @property
     def facts(self) -> SiteFacts:
         """Facts of the site, with the rules by which it is bought from."""
+
+
+class RequestQueue(Protocol):
+    """A queue in which requests for a site's processors wait."""
+
+    def expected_wait(self, pilot: str) -> "WaitForecast | None":
+        """
+        Return how long a pilot should wait from its request on; None: nothing is known.
+
+        May be called in any thread, and may take seconds.
+        """
+
+
+@runtime_checkable
+class QueuedSite(Protocol):
+    """A site whose processors come out of a queue."""
+
+    @property
+    def queue(self) -> RequestQueue:
+        """The queue, and what is known of its waits."""
 
 
 @runtime_checkable

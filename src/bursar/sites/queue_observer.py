@@ -5,8 +5,10 @@ import contextlib
 import math
 import os
 import secrets
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.slots import offered_slots
+from bursar.model.allocation import Allocation
 from bursar.model.errors import InputError, SiteError
 from bursar.model.matching import SiteStatus
 from bursar.model.site import SiteFacts
@@ -222,6 +225,8 @@ class QueueObserver:
         self._backfill_windows: tuple[Slot, ...] = ()
         self._probed: float | None = None  # seconds until a processor is there, as it says
         self._probe_at = 0.0
+        self._using = threading.Lock()  # looks and forecasts are made in threads
+        self._expected: dict[str, Callable[[], WaitForecast | None]] = {}
 
     async def refresh(self) -> None:
         """
@@ -329,7 +334,42 @@ class QueueObserver:
             None before the first answer, and for a request that the nodes that are up could never
             run.
         """
-        return self._forecaster.forecast(processors, seconds)
+        with self._using:
+            return self._forecaster.forecast(processors, seconds)
+
+    def expect(self, pilot: Allocation) -> None:
+        """Note a pilot that is about to be asked for: the queue is as it was seen before."""
+        # Its own job would be one that the request waits for in a later look. To project takes time
+        # in long queues: not before somebody wants to know.
+        look = self._forecaster.last_look
+        seconds = min(pilot.duration, self.longest)
+
+        def forecast() -> WaitForecast | None:
+            if look is None:
+                return None
+            with self._using:
+                return self._forecaster.forecast(pilot.processors, seconds, look)
+
+        self._expected[pilot.name] = cache(forecast)
+
+    def expected_wait(self, pilot: str) -> WaitForecast | None:
+        """
+        Return how long a pilot should wait from its request on, by the queue before it.
+
+        May be called in any thread; the first call for a pilot projects the queue. Pilots that were
+        asked for together know nothing of each other.
+
+        Returns
+        -------
+        WaitForecast or None
+            None for a pilot that was not asked for here, or where the queue says nothing.
+        """
+        forecast = self._expected.get(pilot)
+        return None if forecast is None else forecast()
+
+    def forget(self, pilot: str) -> None:
+        """Forget a pilot that is gone."""
+        self._expected.pop(pilot, None)
 
     def keep_history(self) -> None:
         """Write what was learned of waits for the next run, where there is a file for it."""
@@ -340,9 +380,11 @@ class QueueObserver:
         try:
             queue = project_queue(state)
         except InputError:
-            self._forecaster.observe(state, None)
+            queue = None
+        with self._using:
+            self._forecaster.observe(state, queue)
+        if queue is None:
             return None, ()
-        self._forecaster.observe(state, queue)
         return queue, backfill_windows_of(queue.machine)
 
     def view(self, unwatched: float) -> PoolSite:

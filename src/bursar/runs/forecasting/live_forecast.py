@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from bursar.runs.execution import RunExecution
 from bursar.runs.forecasting.odds_line import GoalRemedy
 from bursar.runs.forecasting.standing import RunStanding, StandingReader
 from bursar.runs.supply import PlannedSupply, Supply
+from bursar.sites.protocol import Site
 
 if TYPE_CHECKING:
     from bursar.forecasts.campaign_forecast import CampaignForecast
@@ -86,6 +87,8 @@ class LiveForecast:
         The run, as the history names it.
     tell
         Called with a line for people when forecasts cannot be kept.
+    open_sites
+        The same sites as the run uses them, by name.
     """
 
     def __init__(
@@ -95,13 +98,16 @@ class LiveForecast:
         history: History | None,
         facts: ExecutionFacts,
         tell: Callable[[str], None],
+        open_sites: Mapping[str, Site],
     ) -> None:
         self._campaign = campaign
         self._sites = sites
         self._history = history
         self._facts = facts
         self._tell = tell
-        self._reader = StandingReader([task.processors for task in campaign.workflow.tasks])
+        self._reader = StandingReader(
+            [task.processors for task in campaign.workflow.tasks], open_sites
+        )
         self._forecaster: StandingForecaster | None = None
         self._using = threading.Lock()
         self._kept: set[float] = set()
@@ -291,7 +297,9 @@ class LiveForecast:
                 for number, one in enumerate(plan.purchases)
             }
             # Running tasks end where they are; their processors then go back.
-            changed = replace(standing, leases=leases, lease_of={}, plan=plan)
+            changed = replace(
+                standing, leases=leases, queued={}, opening={}, lease_of={}, plan=plan
+            )
             forecast = self._forecaster.again(changed)
         if forecast is None:
             return None

@@ -63,7 +63,9 @@ class RunForecast:
         if environment.is_forecast:
             name = execution_name(folder, info)
             facts = execution_facts(name, info.campaign, info.created, info.sites)
-            self.live = LiveForecast(campaign, info.sites, environment.history, facts, tell)
+            self.live = LiveForecast(
+                campaign, info.sites, environment.history, facts, tell, environment.sites
+            )
         self._is_estimated = all(task.runtime is not None for task in campaign.workflow.tasks)
         self._journalled = JournalPace()
         self._odds = OddsWatch()

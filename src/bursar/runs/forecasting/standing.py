@@ -2,10 +2,12 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
+from bursar.broker.estimates import start_up
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal
@@ -14,6 +16,10 @@ from bursar.model.slot import Slot
 from bursar.model.task import Status
 from bursar.runs.execution import RunExecution
 from bursar.runs.supply import PlannedSupply, Supply
+from bursar.sites.protocol import QueuedSite, Site
+
+if TYPE_CHECKING:  # arrays, which only the thread that forecasts needs
+    from bursar.provisioning.wait_forecast import WaitForecast
 
 NEWEST_ENDS = 5000
 """Ended attempts of the run that a forecast learns from, the newest."""
@@ -54,6 +60,23 @@ class RunningAttempt(NamedTuple):
     seconds: float
 
 
+class QueuedRequest(NamedTuple):
+    """
+    A request for processors that waits in a queue.
+
+    Parameters
+    ----------
+    asked
+        When it was made, seconds since the run's begin.
+    expected_wait
+        Returns how long such a request waits from then on; None: nothing is known. May take
+        seconds, in any thread.
+    """
+
+    asked: float
+    expected_wait: "Callable[[], WaitForecast | None]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStanding:
     """
@@ -74,6 +97,11 @@ class RunStanding:
     leases
         Processors that are held or promised, by the names of their leases; starts are seconds from
         the run's begin.
+    queued
+        Purchases of ``leases`` that have no agreed start and have not come, by name: when they were
+        asked for, and how to learn how long such a request waits.
+    opening
+        Seconds that the workers of a lease take to start once it is held; 0 where they are there.
     held
         Processors of all leases at each site, also those that other runs use now.
     lease_of
@@ -90,6 +118,8 @@ class RunStanding:
     attempts: Sequence[EndedAttempt]
     spent: float
     leases: Mapping[str, Purchase]
+    queued: Mapping[str, QueuedRequest]
+    opening: Mapping[str, float]
     held: Mapping[str, int]
     lease_of: Mapping[int, str]
     plan: Plan | None
@@ -104,10 +134,14 @@ class StandingReader:
     ----------
     processors
         Processors that each task holds.
+    sites
+        Sites by name; those with a queue tell how long requests wait there.
     """
 
-    def __init__(self, processors: Sequence[int]) -> None:
+    def __init__(self, processors: Sequence[int], sites: Mapping[str, Site]) -> None:
         self._processors = processors
+        self._sites = sites
+        self._starts = {name: start_up(site.facts) for name, site in sites.items()}
         self._attempts: deque[EndedAttempt] = deque(maxlen=NEWEST_ENDS)
         self.ended = 0
         """Number of tasks that have ended by an attempt of their own."""
@@ -131,6 +165,7 @@ class StandingReader:
         now, first = execution.dispatcher.now(), execution.dispatcher.now() - execution.elapsed
         figures = execution.dispatcher.figures
         allocations = execution.provision.allocations()
+        queued = self._queued(allocations, first)
         held: Counter[str] = Counter()
         for one in allocations:
             held[one.site] += 0 if one.is_over else one.processors
@@ -144,12 +179,37 @@ class StandingReader:
             ],
             attempts=list(self._attempts),
             spent=execution.spent,
-            leases=purchases_of(allocations, figures.room(), now, first),
+            leases={
+                **purchases_of(allocations, figures.room(), now, first),
+                **{name: purchase for name, (purchase, _) in queued.items()},
+            },
+            queued={name: request for name, (_, request) in queued.items()},
+            opening={
+                one.name: self._starts.get(one.site, 0.0)
+                for one in allocations
+                if one.ready is None
+            },
             held=held,
             lease_of=dict(supply.run.bindings.lease_of),
             plan=supply.plan if isinstance(supply, PlannedSupply) else None,
             goal=execution.goal,
         )
+
+    def _queued(
+        self, allocations: Sequence[Allocation], first: float
+    ) -> dict[str, tuple[Purchase, QueuedRequest]]:
+        """Return what stands in a queue that tells how long requests wait, by name."""
+        found: dict[str, tuple[Purchase, QueuedRequest]] = {}
+        for one in allocations:
+            site: object = self._sites.get(one.site)
+            begun = one.granted is not None or one.paid_from is not None
+            if begun or one.is_over or one.leaving or not one.works or one.start is not None:
+                continue
+            if isinstance(site, QueuedSite):
+                wait = partial(site.queue.expected_wait, one.name)
+                request = QueuedRequest(one.asked - first, wait)
+                found[one.name] = _purchase(one, one.asked - first, one.processors), request
+        return found
 
 
 def purchases_of(
@@ -158,7 +218,7 @@ def purchases_of(
     """
     Return what is held, or agreed on for later, as purchases on the clock of a run.
 
-    What was asked for without an agreed start is left out: nobody knows when it comes.
+    What was asked for without an agreed start is left out.
 
     Parameters
     ----------
@@ -178,20 +238,26 @@ def purchases_of(
         if begin is not None:
             # Open before now: its fixed price is paid.
             start = min(start, math.nextafter(now, -math.inf))
-        endless = math.isinf(one.duration)
-        part = one.paid / one.processors
-        slot = Slot(
-            site=one.site,
-            start=start - first,
-            duration=one.duration,
-            processors=max(1, min(one.processors, room.get(one.name, one.processors))),
-            unit_price=None if one.unit_price is None else one.unit_price * part,
-            fixed_price=one.fixed_price,
-            divisible=endless or not one.whole,
-            leased=endless,
-        )
-        found[one.name] = Purchase(slot=slot)
+        usable = max(1, min(one.processors, room.get(one.name, one.processors)))
+        found[one.name] = _purchase(one, start - first, usable)
     return found
+
+
+def _purchase(one: Allocation, start: float, processors: int) -> Purchase:
+    """Return an allocation as a purchase from a start on the clock of a run."""
+    endless = math.isinf(one.duration)
+    part = one.paid / one.processors
+    slot = Slot(
+        site=one.site,
+        start=start,
+        duration=one.duration,
+        processors=processors,
+        unit_price=None if one.unit_price is None else one.unit_price * part,
+        fixed_price=one.fixed_price,
+        divisible=endless or not one.whole,
+        leased=endless,
+    )
+    return Purchase(slot=slot)
 
 
 def with_more(standing: RunStanding, lease: str, processors: int, opening: float) -> RunStanding:

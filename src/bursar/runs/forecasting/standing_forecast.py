@@ -8,9 +8,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bursar.forecasts.calibration import Distribution, EarlierScore
-from bursar.forecasts.campaign_forecast import CampaignForecast, CampaignForecaster, TaskProgress
+from bursar.forecasts.campaign_forecast import (
+    SEED,
+    CampaignForecast,
+    CampaignForecaster,
+    TaskProgress,
+)
 from bursar.forecasts.dispatch_replay import ANYWHERE
 from bursar.forecasts.known_runtimes import KnownRuntimes, ObservationSource, known_runtimes
 from bursar.forecasts.runtime_draws import UnknownRuntimes
@@ -21,12 +27,17 @@ from bursar.history.observation import CENSORED
 from bursar.model.campaign import Campaign
 from bursar.model.site import SiteFacts
 from bursar.model.task import Status
-from bursar.runs.forecasting.standing import RunStanding
+from bursar.runs.forecasting.standing import QueuedRequest, RunStanding
 
 MOST_RUNTIMES = 150_000
 """Run times that are drawn for a forecast of a run, at most: large campaigns get fewer draws."""
 
 FEWEST_DRAWS, MOST_DRAWS = 40, 200
+
+MOST_WAITS = 1000
+"""Waits that are drawn for a request."""
+
+FloatArray = NDArray[np.float64]
 
 
 class NoObservations:
@@ -75,6 +86,7 @@ class StandingForecaster:
             campaign, [site.name for site in sites], source or NoObservations(), without=execution
         )
         self._forecaster: CampaignForecaster | None = None
+        self._waits: dict[str, FloatArray] = {}
 
     def forecast(self, standing: RunStanding, scores: FoundScores) -> CampaignForecast | None:
         """
@@ -124,10 +136,39 @@ class StandingForecaster:
             for at, placed in enumerate(standing.plan.placements):
                 order[placed.task] = at
         found = self._forecaster.of_leases(
-            tuple(standing.leases.values()), lease, order, self._speeds
+            tuple(standing.leases.values()),
+            lease,
+            order,
+            self._speeds,
+            start_up=[standing.opening.get(name, 0.0) for name in standing.leases],
+            comes={
+                number[name]: self._coming(name, request, standing.now)
+                for name, request in standing.queued.items()
+            },
         )
         # A task that fits nowhere makes the end infinite: nothing is known then.
         return found if math.isfinite(found.end.quantile(0.95)) else None
+
+    def _coming(self, name: str, request: QueuedRequest, now: float) -> FloatArray:
+        """
+        Return when a queued request is granted, seconds since the run's begin, one for each draw.
+
+        It has waited for a while already: only longer waits are left. All requests share their
+        draws, as those of a queue come late together. One of which nothing is known never comes.
+        """
+        if name not in self._waits:
+            forecast = request.expected_wait()
+            random = np.random.default_rng(SEED)
+            known = None if forecast is None else forecast.sample(MOST_WAITS, random)
+            self._waits[name] = np.zeros(0) if known is None else known
+        waits, waited = self._waits[name], max(now - request.asked, 0.0)
+        left = waits[waits > waited]
+        if len(left):
+            return request.asked + left[np.arange(MOST_DRAWS) % len(left)]
+        if not len(waits):
+            return np.full(MOST_DRAWS, np.inf)
+        # Longer than ever thought: half of what it has waited comes on top, more or less.
+        return now + waited * np.random.default_rng(SEED).random(MOST_DRAWS)
 
     def _progress(self, standing: RunStanding) -> TaskProgress:
         tasks, attempts = self.known.tasks, standing.attempts

@@ -1,0 +1,136 @@
+"""
+Forecasts of a strategy by what earlier runs say, and the spare time that a confidence needs.
+
+A strategy decides job by job, so that no list of purchases says what it will do. The strategy
+itself is carried out, in simulation, with each draw of run times: the same scheduler, adviser and
+budget guard that bring the jobs to their sites, which learn from the drawn run times what they
+would learn in the run.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from bursar.api.known_campaign import ForeseenCampaign
+from bursar.broker.strategy_simulation import StrategySimulationResult
+from bursar.forecasts.campaign_forecast import (
+    NO_PROGRESS,
+    CampaignForecast,
+    CampaignForecaster,
+    RunTimeOf,
+    TaskProgress,
+)
+from bursar.model.campaign import Goal
+from bursar.model.site import SiteFacts
+from bursar.report.tables import amount_above, span_above
+
+MOST_JOBS = 2000
+"""Jobs of a campaign, at most, for which a strategy has odds: each takes 0.3 ms in each draw."""
+
+JOBS = 20_000
+"""Jobs that are simulated for a forecast; large campaigns get fewer draws."""
+
+FEWEST_DRAWS, MOST_DRAWS = 20, 200
+
+SPARES = (0.0, 0.1, 0.2, 0.35, 0.5)
+"""Shares of the time left that a strategy may keep; the least that is sure enough is chosen."""
+
+LARGER = (1.1, 1.25, 1.5, 2.0, 3.0)
+"""Factors of a limit that are tried where the confidence cannot be reached."""
+
+StrategyRun = Callable[[Goal, float, RunTimeOf | None], StrategySimulationResult | None]
+"""Simulates a strategy under a goal, with a share of spare time and the run times of one draw."""
+
+
+class StrategyForecasts:
+    """
+    Forecasts a strategy under one goal or another, all on the same draws of run times.
+
+    Parameters
+    ----------
+    foreseen
+        What is known of the jobs left.
+    simulate
+        Carries the strategy out.
+    progress
+        How far the run has come.
+
+    Raises
+    ------
+    UnknownRuntimes
+        When nothing is known of how long the jobs run.
+    """
+
+    def __init__(
+        self,
+        foreseen: ForeseenCampaign,
+        sites: Sequence[SiteFacts],
+        simulate: StrategyRun,
+        progress: TaskProgress = NO_PROGRESS,
+    ) -> None:
+        assert foreseen.known is not None
+        jobs = max(1, len(foreseen.campaign.workflow.tasks) - len(progress.ended))
+        self._draws = min(MOST_DRAWS, max(FEWEST_DRAWS, JOBS // jobs))
+        self._simulate = simulate
+        self._speeds = {site.name: site.speed for site in sites}
+        self._forecaster = CampaignForecaster(
+            foreseen.campaign.workflow, foreseen.known, progress, draws=self._draws
+        )
+
+    def of(self, goal: Goal, spare: float) -> CampaignForecast:
+        """Return the forecast under a goal with a share of spare time."""
+
+        def outcome(takes: RunTimeOf) -> tuple[float, float]:
+            result = self._simulate(goal, spare, takes)
+            if result is None or not result.is_whole:
+                return math.inf, math.inf  # a goal that leaves jobs undone is not kept
+            return result.finish, result.cost
+
+        return self._forecaster.of_policy(outcome, self._speeds, self._draws)
+
+    def choose(self, goal: Goal) -> tuple[float, CampaignForecast]:
+        """Return the least spare time with which the goal is sure enough, else the surest."""
+        if goal.deadline is None:
+            return 0.0, self.of(goal, 0.0)
+        found: list[tuple[float, CampaignForecast]] = []
+        for spare in SPARES:
+            # A few draws rule out what is far from sure, and a forecast of all decides.
+            if not self._may_be_sure(goal, spare):
+                continue
+            found.append((spare, self.of(goal, spare)))
+            if self._odds(found[-1][1], goal) >= goal.confidence:
+                return found[-1]
+        if not found:
+            return 0.0, self.of(goal, 0.0)
+        return max(found, key=lambda one: self._odds(one[1], goal))
+
+    def is_sure(self, goal: Goal) -> bool:
+        """Whether a goal can be kept with its confidence; on fewer draws than a forecast."""
+        spares = (0.0,) if goal.deadline is None else SPARES[::2]
+        return any(self._keeps(goal, spare, 1 - goal.confidence) for spare in spares)
+
+    def _may_be_sure(self, goal: Goal, spare: float) -> bool:
+        return self._keeps(goal, spare, 2 * (1 - goal.confidence) + 0.1)
+
+    def _keeps(self, goal: Goal, spare: float, failing: float) -> bool:
+        """Whether a few draws keep a goal, but for a share of them; ends as soon as it is clear."""
+        missed = 0
+        for takes in self._forecaster.run_times(self._speeds, FEWEST_DRAWS):
+            result = self._simulate(goal, spare, takes)
+            missed += result is None or not result.meets(goal)
+            if missed > failing * FEWEST_DRAWS + 1e-9:
+                return False
+        return True
+
+    def larger(self, goal: Goal) -> Goal | None:
+        """Return the goal with a later deadline, else a larger budget, that is sure enough."""
+        tried: list[Goal] = []
+        if goal.deadline is not None:
+            tried += [replace(goal, deadline=span_above(goal.deadline * by)) for by in LARGER]
+        if goal.budget is not None:
+            tried += [replace(goal, budget=amount_above(goal.budget * by)) for by in LARGER]
+        return next((wanted for wanted in tried if self.is_sure(wanted)), None)
+
+    @staticmethod
+    def _odds(forecast: CampaignForecast, goal: Goal) -> float:
+        return forecast.odds(goal.deadline, goal.budget)
