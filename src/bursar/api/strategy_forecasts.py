@@ -27,10 +27,10 @@ from bursar.report.tables import amount_above, span_above
 MOST_JOBS = 2000
 """Jobs of a campaign, at most, for which a strategy has odds: each takes 0.3 ms in each draw."""
 
-JOBS = 20_000
+JOBS = 10_000
 """Jobs that are simulated for a forecast; large campaigns get fewer draws."""
 
-FEWEST_DRAWS, MOST_DRAWS = 20, 200
+FEWEST_DRAWS, MOST_DRAWS = 20, 100
 
 SPARES = (0.0, 0.1, 0.2, 0.35, 0.5)
 """Shares of the time left that a strategy may keep; the least that is sure enough is chosen."""

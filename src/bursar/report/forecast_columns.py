@@ -48,7 +48,7 @@ def forecast_in_words(
 
     def quantiles(of: "Distribution", written: Callable[[float], str]) -> str:
         values = [of.quantile(share) for share in (0.5, 0.9)]
-        middle, most = (written(v) if math.isfinite(v) else "unknown" for v in values)
+        middle, most = (written(v) if math.isfinite(v) else "not within the limits" for v in values)
         return f"{middle}, {most} at 90 %"
 
     text = f"expected: end {quantiles(forecast.end, span)}"
