@@ -12,27 +12,39 @@ Rules: the user's word; the same with 20 % and 50 % on top; the word, and after 
 tasks a second choice by what these took (adaptive); the median of earlier runs, without and with
 margins; and the odds.
 
+Two further tables: how often intervals of ends hold where processors come out of a batch queue,
+whose waits are known from earlier ones alone (:class:`WaitPredictor`); and how often strategies
+keep deadlines, told only the medians of earlier runs, and with the spare time that their odds need.
+The truth of a strategy is the strategy carried out with run times that it was not told.
+
 Use::
 
     python benchmarks/deciding.py [--quick]
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from figures import Benchmark, at_least, at_most
+from figures import Benchmark, Figure, at_least, at_most
 
+from bursar.api.known_campaign import ForeseenCampaign
+from bursar.api.quoting import NOTHING_YET, simulate_strategy
+from bursar.api.strategy_forecasts import StrategyForecasts
+from bursar.broker.strategies import Named
+from bursar.broker.strategy_simulation import StrategySimulationResult
 from bursar.compiling import prefer_machine_code
-from bursar.forecasts.campaign_forecast import CampaignForecaster
+from bursar.forecasts.campaign_forecast import CampaignForecaster, RunTimeOf
 from bursar.forecasts.dispatch_replay import ANYWHERE, DispatchProblem, replay_dispatch
 from bursar.forecasts.known_runtimes import KnownRuntimes
 from bursar.forecasts.runtime_draws import CampaignTasks
 from bursar.forecasts.runtime_model import RuntimeColumns, learn_runtimes
-from bursar.model.campaign import Workflow
+from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.plan import Purchase
+from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Task
+from bursar.provisioning.wait_prediction import WaitPredictor
 
 SEED = 4
 CONFIDENCE = 0.9
@@ -41,6 +53,11 @@ PRICES = (1.0, 3.0)
 """For a processor and a second."""
 COUNTS = (0, 1, 2, 4, 8, 16)
 CHOICES = [(a, b) for a in COUNTS for b in COUNTS if a + b]
+SITE_SPEEDS = dict(zip("ab", SPEEDS, strict=True))
+SITES = tuple(
+    SiteFacts(name=name, processors=16, speed=speed, unit_price=price)
+    for name, speed, price in zip("ab", SPEEDS, PRICES, strict=True)
+)
 STRAGGLERS = 0.2
 DRAWS = 300
 
@@ -174,28 +191,36 @@ def by_points(seconds: np.ndarray, deadline: float, margin: float) -> tuple[int,
     return min(keeping)[1] if keeping else min((end, choice) for (end, _), choice in found)[1]
 
 
+def workflow_of(case: Case) -> Workflow:
+    """Return the tasks of a case."""
+    tasks = (Task(id=f"t{i}", name=case.known.kinds[k]) for i, k in enumerate(case.kind))
+    return Workflow(tuple(tasks))
+
+
+def purchases_of(choice: Sequence[int]) -> list[Purchase]:
+    """Return the purchases of so many processors of each site."""
+    return [
+        Purchase(
+            slot=Slot(
+                site=site,
+                start=0.0,
+                duration=1e9,
+                processors=count,
+                unit_price=price,
+                leased=True,
+            )
+        )
+        for site, count, price in zip("ab", choice, PRICES, strict=True)
+        if count
+    ]
+
+
 def by_odds(case: Case) -> tuple[tuple[int, int], bool]:
     """Return the cheapest choice that keeps the deadline surely enough, and if there is one."""
-    tasks = tuple(Task(id=f"t{i}", name=case.known.kinds[k]) for i, k in enumerate(case.kind))
-    forecaster = CampaignForecaster(Workflow(tasks), case.known, draws=DRAWS)
-    speeds = {"a": SPEEDS[0], "b": SPEEDS[1]}
+    forecaster = CampaignForecaster(workflow_of(case), case.known, draws=DRAWS)
     found = []
     for choice in CHOICES:
-        purchases = [
-            Purchase(
-                slot=Slot(
-                    site=site,
-                    start=0.0,
-                    duration=1e9,
-                    processors=count,
-                    unit_price=price,
-                    leased=True,
-                )
-            )
-            for site, count, price in zip("ab", choice, PRICES, strict=True)
-            if count
-        ]
-        forecast = forecaster.of_plan(purchases, (), speeds)
+        forecast = forecaster.of_plan(purchases_of(choice), (), SITE_SPEEDS)
         assert forecast.cost is not None
         odds = forecast.end.probability(case.deadline)
         found.append((odds, forecast.cost.quantile(0.5), choice))
@@ -221,6 +246,120 @@ def adaptive(case: Case) -> tuple[float, float]:
     keeping = [(cost, added) for (end, cost), added in found if end <= case.deadline]
     added = min(keeping)[1] if keeping else min((end, added) for (end, _), added in found)[1]
     return outcome(case.seconds, first, added, moment)
+
+
+def waiting(bench: Benchmark, count: int) -> list[Figure]:
+    """Measure how often intervals hold of plans whose processors queue."""
+    random = np.random.default_rng(SEED + 1)
+    others: list[RuntimeColumns] = []
+    places, blind = [], []
+    shares = []
+    for number in range(count):
+        case = draw_case(random, others[-6:])
+        others.append(case.earlier)
+        # Most requests start soon, some late; days differ.
+        typical = float(np.exp(random.normal(5.5, 1.0)))
+
+        def wait(typical: float = typical) -> float:
+            return 0.0 if random.random() < 0.2 else typical * float(np.exp(random.normal(0, 1.2)))
+
+        predictor = WaitPredictor()
+        for earlier in range(60):
+            name, asked = f"{number}-{earlier}", earlier * 1e5
+            predictor.asked(name, "a", 8, 3600.0, asked)
+            predictor.began(name, asked + wait())
+        known = predictor.forecast("a", 8, 3600.0)
+        assert known is not None
+        forecaster = CampaignForecaster(workflow_of(case), case.known, draws=DRAWS)
+        drawn = known.sample(DRAWS, np.random.default_rng(number))
+        purchases = purchases_of((8, 0))
+        forecast = forecaster.of_plan(purchases, (), SITE_SPEEDS, comes={0: drawn})
+        at_once = forecaster.of_plan(purchases, (), SITE_SPEEDS)
+        end = outcome(case.seconds, (8, 0))[0] + wait()
+        places.append(forecast.end.probability(end))
+        blind.append(at_once.end.probability(end))
+        assert forecast.waiting is not None
+        shares.append(forecast.waiting.quantile(0.5) / forecast.end.quantile(0.5))
+    table = bench.table(
+        f"{count} plans on a batch queue, waits known from 60 earlier ones, seed {SEED + 1}",
+        "forecast",
+        "90 % intervals hold",
+        "50 % intervals hold",
+        "+- 95 % of the first",
+        "ends by the 90 % figure",
+    )
+    held = {}
+    for name, at in (("with waits", np.array(places)), ("without", np.array(blind))):
+        inner = float(((at >= 0.05) & (at <= 0.95)).mean())
+        middle = float(((at >= 0.25) & (at <= 0.75)).mean())
+        spread = 1.96 * float(np.sqrt(inner * (1 - inner) / count))
+        table.add(name, inner, middle, spread, float((at <= 0.9).mean()))
+        held[name] = inner
+    print(f"waiting is {np.median(shares):.0%} of the end in the median")
+    return [at_least("90 % intervals of plans with waits", held["with waits"], 0.87)]
+
+
+def strategies(bench: Benchmark, count: int) -> list[Figure]:
+    """Measure how often strategies keep deadlines, with and without odds."""
+    random = np.random.default_rng(SEED + 2)
+    others: list[RuntimeColumns] = []
+    names: tuple[Named, ...] = ("cost", "time", "adaptive")
+    rows: dict[str, list[tuple[bool, bool, float, float]]] = {name: [] for name in names}
+    for _ in range(count):
+        case = draw_case(random, others[-6:])
+        others.append(case.earlier)
+        medians = case.known.medians()
+        tasks = tuple(
+            replace(task, runtime=float(f"{seconds:.2g}"))
+            for task, seconds in zip(workflow_of(case).tasks, medians, strict=True)
+        )
+        goal = Goal(deadline=case.deadline, confidence=CONFIDENCE)
+        campaign = Campaign(name="case", workflow=Workflow(tasks), goal=goal)
+        for name in names:
+
+            def simulate(
+                goal: Goal,
+                spare: float,
+                takes: RunTimeOf | None,
+                campaign: Campaign = campaign,
+                name: Named = name,
+            ) -> StrategySimulationResult | None:
+                return simulate_strategy(
+                    campaign, SITES, name, goal, NOTHING_YET, {}, spare=spare, takes=takes
+                )
+
+            def truly(task: int, site: str, seconds: np.ndarray = case.seconds) -> float:
+                return float(seconds[task]) / SITE_SPEEDS[site]
+
+            foreseen = ForeseenCampaign(campaign=campaign, known=case.known)
+            spare, forecast = StrategyForecasts(foreseen, SITES, simulate).choose(goal)
+            is_sure = forecast.odds(goal.deadline, None) >= CONFIDENCE
+            plain, by_odds = (simulate(goal, part, truly) for part in (0.0, spare))
+            assert plain is not None
+            assert by_odds is not None
+            for kind, result in ((name, plain), (f"{name}, by odds", by_odds)):
+                kept = result.meets(goal)
+                rows.setdefault(kind, []).append((kept, is_sure, result.cost, spare))
+    table = bench.table(
+        f"{count} campaigns by strategies, seed {SEED + 2}",
+        "strategy",
+        "kept, all",
+        "odds of 90 % told",
+        "kept, of these",
+        "+- 95 %",
+        "cost beside that without odds, of these",
+    )
+    figures = []
+    for name in names:
+        for kind in (name, f"{name}, by odds"):
+            kept, sure = (np.array([row[at] for row in rows[kind]]) for at in (0, 1))
+            share = float(kept[sure].mean()) if sure.any() else float("nan")
+            cost, plain_cost = (sum(row[2] for row in rows[of] if row[1]) for of in (kind, name))
+            spread = 1.96 * float(np.sqrt(max(share * (1 - share), 0.0) / max(sure.sum(), 1)))
+            ratio = cost / plain_cost if plain_cost else float("nan")
+            table.add(kind, float(kept.mean()), float(sure.mean()), share, spread, ratio)
+        figures.append(at_least(f"deadlines kept by {name} with odds of 90 %", share, CONFIDENCE))
+    return figures
 
 
 def main() -> None:
@@ -287,6 +426,10 @@ def main() -> None:
             figures.append(
                 at_most(f"cost of odds by {name}", spent["odds of 90 %"] / spent[name], 1.0)
             )
+    waits = waiting(bench, bench.of(500, 100, 4))
+    by_strategies = strategies(bench, bench.of(150, 20, 2))
+    if bench.size == "full":
+        figures += [*waits, *by_strategies]
         bench.figures("Aims: kept with the confidence, at no more than any rule that does", figures)
     bench.write()
 

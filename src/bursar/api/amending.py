@@ -3,16 +3,19 @@
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bursar.api.known_campaign import ForeseenCampaign
 from bursar.api.quote import Quote
 from bursar.api.quoting import quote_strategy
 from bursar.api.site_resolution import RUNS
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.feasibility import PaceEstimate
+from bursar.dispatch.journal import JournalPosition, read_additions
+from bursar.dispatch.journal_records import AttemptStart
 from bursar.forecasts.fan import ForecastFan
 from bursar.market.lease import Lease
-from bursar.model.campaign import Goal
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.task import Status
@@ -20,7 +23,13 @@ from bursar.report.tables import amount, span
 from bursar.runs.amendments import request_amendment, validated_goal
 from bursar.runs.folder import RunFolder
 from bursar.runs.forecasting.journalled import fans_of
+from bursar.runs.forecasting.standing import RunningAttempt, RunStanding, StandingReader
+from bursar.runs.recording.history_recorder import execution_name
+from bursar.runs.recording.user_history import open_history
 from bursar.runs.run_record import RunRecord, read_run
+
+if TYPE_CHECKING:
+    from bursar.forecasts.campaign_forecast import TaskProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +111,14 @@ class AmendmentForecast:
             "reason": self.reason,
             "expected_finish_s": self.finish,
             "expected_cost": self.cost,
-            "forecast": None if self.fan is None else self.fan.to_dict(),
+            "forecast": self._forecast_to_dict(),
             "counter_offers": offers,
         }
+
+    def _forecast_to_dict(self) -> dict[str, Any] | None:
+        if self.quote is not None and self.quote.forecast is not None:
+            return ForecastFan.of(self.quote.forecast, self.goal, self.elapsed).to_dict()
+        return None if self.fan is None else self.fan.to_dict()
 
     def print(self) -> None:
         """Print the reason and the counter-offers."""
@@ -212,7 +226,15 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             spent=lambda: spent,
             epoch=record.incarnations[0][0] if record.incarnations else time.time(),
         )
-        quote = quote_strategy(campaign, record.info.sites, record.info.policy, past=past)
+        foreseen, progress = _foreseen(record, campaign, elapsed, spent)
+        quote = quote_strategy(
+            campaign,
+            record.info.sites,
+            record.info.policy,
+            past=past,
+            foreseen=foreseen,
+            progress=progress,
+        )
         return AmendmentForecast(
             run=name,
             folder=record.folder.path,
@@ -247,6 +269,61 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
         cost=cost,
         fan=fan,
     )
+
+
+def _foreseen(
+    record: RunRecord, campaign: Campaign, elapsed: float, spent: float
+) -> "tuple[ForeseenCampaign | None, TaskProgress | None]":
+    """Return what is known of a run's tasks, and how far the run has come; None: nothing."""
+    # Late: other amendments need no arrays.
+    from bursar.runs.forecasting.standing_forecast import StandingForecaster
+
+    info, folder = record.info, record.folder
+    now = (record.incarnations[0][0] if record.incarnations else time.time()) + elapsed
+    reader = StandingReader([task.processors for task in campaign.workflow.tasks], {})
+    for attempt in record.attempts:
+        reader.take_in(attempt)
+    standing = RunStanding(
+        now=elapsed,
+        moment=now,
+        ended=frozenset(record.final),
+        running=_running(record, now),
+        attempts=reader.attempts,
+        spent=spent,
+        leases={},
+        queued={},
+        opening={},
+        held={},
+        lease_of={},
+        plan=None,
+        goal=campaign.goal,
+    )
+    try:
+        source = open_history(info.history)
+        known = source if source is not None and source.path.exists() else None
+        name = execution_name(folder, info)
+        forecaster = StandingForecaster(campaign, info.sites, known, name)
+    except BursarError:
+        return None, None
+    foreseen = ForeseenCampaign(campaign=campaign, known=forecaster.known)
+    return foreseen, forecaster.progress_of(standing)
+
+
+def _running(record: RunRecord, now: float) -> list[RunningAttempt]:
+    """Return the attempts that were handed out and have not ended."""
+    position = JournalPosition(None, None, None, 0)
+    going: dict[tuple[int, int], AttemptStart] = {}
+    for start in read_additions(record.folder.journal_file, position).starts:
+        going.pop((start.task, start.attempt), None)
+        if start.room:  # otherwise it was given back
+            going[start.task, start.attempt] = start
+    for ended in record.attempts:
+        going.pop((ended.outcome.task, ended.outcome.attempt), None)
+    return [
+        RunningAttempt(one.task, one.site, one.lease, max(now - one.time, 0.0))
+        for one in going.values()
+        if one.task not in record.final
+    ]
 
 
 def _standing(record: RunRecord) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Quotes of a campaign under the policy that was decided on, before anything starts."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -88,9 +89,11 @@ def quote_strategy(
     if foreseen is not None and foreseen.known is not None:
         from bursar.api.strategy_forecasts import MOST_JOBS, StrategyForecasts  # late: kernels
         from bursar.forecasts.campaign_forecast import NO_PROGRESS
+        from bursar.forecasts.runtime_draws import UnknownRuntimes
 
         if len(campaign.workflow.tasks) - len(past.ended) <= MOST_JOBS:
-            forecasts = StrategyForecasts(foreseen, sites, simulate, progress or NO_PROGRESS)
+            with suppress(UnknownRuntimes):
+                forecasts = StrategyForecasts(foreseen, sites, simulate, progress or NO_PROGRESS)
     spare, forecast = policy.spare, None
     if forecasts is not None and outlook.feasible:
         if past is NOTHING_YET:  # a run that goes on keeps to the spare time that it began with

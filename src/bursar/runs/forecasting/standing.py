@@ -160,6 +160,11 @@ class StandingReader:
             EndedAttempt(outcome.task, record.site, seconds, outcome.status, busy)
         )
 
+    @property
+    def attempts(self) -> list[EndedAttempt]:
+        """The newest attempts that have ended."""
+        return list(self._attempts)
+
     def read(self, execution: RunExecution, supply: Supply) -> RunStanding:
         """Return how the run stands now."""
         now, first = execution.dispatcher.now(), execution.dispatcher.now() - execution.elapsed
@@ -177,7 +182,7 @@ class StandingReader:
                 RunningAttempt(task, site, lease, max(now - since, 0.0))
                 for task, site, lease, since in figures.begun()
             ],
-            attempts=list(self._attempts),
+            attempts=self.attempts,
             spent=execution.spent,
             leases={
                 **purchases_of(allocations, figures.room(), now, first),

@@ -110,7 +110,7 @@ class StandingForecaster:
             self._forecaster = CampaignForecaster(
                 self._workflow,
                 self.known,
-                self._progress(standing),
+                self.progress_of(standing),
                 draws=min(MOST_DRAWS, max(FEWEST_DRAWS, MOST_RUNTIMES // left)),
                 end_scores=EarlierScore.of_found(scores[0]),
                 cost_scores=EarlierScore.of_found(scores[1]),
@@ -170,7 +170,8 @@ class StandingForecaster:
         # Longer than ever thought: half of what it has waited comes on top, more or less.
         return now + waited * np.random.default_rng(SEED).random(MOST_DRAWS)
 
-    def _progress(self, standing: RunStanding) -> TaskProgress:
+    def progress_of(self, standing: RunStanding) -> TaskProgress:
+        """Return how far a run has come, in the numbers of :attr:`known`."""
         tasks, attempts = self.known.tasks, standing.attempts
         numbers = np.array([attempt.task for attempt in attempts], dtype=np.int64)
         cut = np.array([attempt.status in CENSORED for attempt in attempts], dtype=np.bool_)
