@@ -303,7 +303,7 @@ def strategies(bench: Benchmark, count: int) -> list[Figure]:
     """Measure how often strategies keep deadlines, with and without odds."""
     random = np.random.default_rng(SEED + 2)
     others: list[RuntimeColumns] = []
-    names: tuple[Named, ...] = ("cost", "time", "adaptive")
+    names: tuple[Named, ...] = ("cost", "adaptive")
     rows: dict[str, list[tuple[bool, bool, float, float]]] = {name: [] for name in names}
     for _ in range(count):
         case = draw_case(random, others[-6:])
@@ -427,7 +427,7 @@ def main() -> None:
                 at_most(f"cost of odds by {name}", spent["odds of 90 %"] / spent[name], 1.0)
             )
     waits = waiting(bench, bench.of(500, 100, 4))
-    by_strategies = strategies(bench, bench.of(150, 20, 2))
+    by_strategies = strategies(bench, bench.of(60, 12, 1))
     if bench.size == "full":
         figures += [*waits, *by_strategies]
         bench.figures("Aims: kept with the confidence, at no more than any rule that does", figures)

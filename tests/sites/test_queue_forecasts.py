@@ -106,3 +106,37 @@ def test_sites_without_a_queue_are_forecast_by_their_history(tmp_path: Path) -> 
     assert (forecast.basis, forecast.seen) == ("history", 20)
     assert forecast.wait_quantiles((0.1, 0.5)) == same.wait_quantiles((0.1, 0.5))
     assert found["new"] is None
+
+
+def test_a_request_is_expected_by_the_queue_before_it(tmp_path: Path) -> None:
+    """
+    All 8 processors are held for 600 s, and two requests of 8 wait. The first should wait as long
+    as one made before it was in the queue, though a new one would wait for it, too.
+    """
+    ground = Ground(tmp_path, Manager(), probe_every=5.0)
+
+    async def two() -> tuple[float, float]:
+        site = ground.site = site_of(ground, None)
+        async with site.opened():
+            held = await ground.acquire(pilot("lease-1", processors=8))
+            await asyncio.sleep(10.0)
+            asked = asyncio.create_task(ground.acquire(pilot("lease-2", processors=8)))
+            await asyncio.sleep(20.0)
+            expected = site.queue.expected_wait("lease-2")
+            new = site.queue.wait_forecast(8, 600.0)
+            assert expected is not None
+            assert new is not None
+            assert site.queue.expected_wait("lease-9") is None
+            await held.release()
+            await (await asked).release()
+            assert site.queue.expected_wait("lease-2") is None
+        return expected.wait_quantiles((0.9,))[0], new.wait_quantiles((0.9,))[0]
+
+    found: list[tuple[float, float]] = []
+
+    async def both() -> None:
+        found.append(await two())
+
+    run(both())
+    expected, new = found[0]
+    assert 0.0 < expected < new

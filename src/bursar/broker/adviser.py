@@ -165,6 +165,11 @@ class ScheduleAdvice:
     probes: dict[str, int] = field(default_factory=dict)
     bookings: list["BookingRequest"] = field(default_factory=list)
 
+    @property
+    def jobs(self) -> int:
+        """Number of jobs that are given or booked."""
+        return sum(map(sum, self.given)) + len(self.bookings)
+
 
 @dataclass(frozen=True, slots=True)
 class BookingRequest:

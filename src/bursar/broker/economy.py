@@ -304,9 +304,12 @@ class EconomyScheduler:
     def _advise(self, now: float) -> None:
         situation = self._situation(now)
         self._ended_since = 0
-        advice = self._adviser.advise(self._with_spare(situation))
-        if self._spare and not advice.feasible:
-            advice = self._adviser.advise(situation)  # the spare time is there to be used
+        advice = self._adviser.advise(situation)
+        if self._spare:
+            # The spare time is there to be used: only where no job has to wait for it.
+            sooner = self._adviser.advise(self._with_spare(situation))
+            if sooner.jobs >= advice.jobs:
+                advice = sooner
         if not (advice.feasible and self._feasible):  # otherwise nothing is crossed
             self._judge(situation, now)
         if self._verdict:
