@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 from tests.sites.test_batch import Ground, Manager, pilot, run
+from tests.testgrid.test_slurm import until
 
+import bursar
 from bursar.api.queues import wait_forecasts
+from bursar.history.observation import TaskObservation
+from bursar.history.store import History
 from bursar.model.provisioning import BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.provisioning.wait_prediction import WaitPredictor
 from bursar.runs.pool_controller import write_waits
 from bursar.sites.batch import BatchSite
+from bursar_devtools.testgrid.slurm import SlurmCluster
 
 
 def site_of(ground: Ground, history: Path | None) -> BatchSite:
@@ -140,3 +145,57 @@ def test_a_request_is_expected_by_the_queue_before_it(tmp_path: Path) -> None:
     run(both())
     expected, new = found[0]
     assert 0.0 < expected < new
+
+
+def test_a_full_cluster_makes_a_plan_wait(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """
+    All 16 processors are held by a job that may take two minutes: a plan, and the pool that would
+    run, end later by what is left of it, at most, and say so.
+    """
+    (tmp_path / "c.toml").write_text(
+        '[campaign]\nname = "c"\n[parameters]\nx = { from = 1, to = 8, step = 1 }\n'
+        '[task]\ncommand = "sim {x}"\n'
+    )
+    (tmp_path / "sites.toml").write_text(
+        '[site.cluster]\nkind = "slurm"\nprocessors = 16\nunit_price = "1 SU/core-hour"\n'
+        f'environment = {{ SLURM_CONF = "{slurm.environment["SLURM_CONF"]}" }}\n'
+    )
+    history = History(tmp_path / "history.sqlite")
+    history.add(
+        TaskObservation(
+            execution=f"run-{run}",
+            task=f"c-{x}",
+            kind="c",
+            template="sim {x}",
+            parameters={"x": x},
+            site="cluster",
+            start=1e9 + 1e4 * run + x,
+            seconds=10.0 + 0.1 * x + run,
+        )
+        for run in range(3)
+        for x in range(1, 9)
+    )
+
+    def quote() -> dict[str, Any]:
+        sites = tmp_path / "sites.toml"
+        runs = tmp_path / "runs"
+        found = bursar.plan(tmp_path / "c.toml", sites, history=history.path, runs=runs)
+        return found.to_dict()
+
+    free = quote()
+    job = slurm.run(
+        "sbatch", "--parsable", "-n16", "-t2", "-o/dev/null", "--wrap=sleep 600"
+    ).strip()
+    try:
+        until(lambda: job in slurm.run("squeue", "--noheader", "--format=%i", "--states=R"))
+        full = quote()
+    finally:
+        slurm.run("scancel", job)
+        until(lambda: job not in slurm.run("squeue", "--noheader", "--format=%i"))
+    assert free["forecast"]["waiting_s"] == {"p10": 0.0, "p50": 0.0, "p90": 0.0}
+    assert free["forecast_basis"]["waits"]["cluster"]["known_from"] == "queue"
+    for name in ("forecast", "pool_forecast"):
+        waiting = full[name]["waiting_s"]
+        assert 0.0 < waiting["p50"] <= waiting["p90"] <= 240.0
+        later = full[name]["end_s"]["p90"] - free[name]["end_s"]["p90"]
+        assert later > 0.3 * waiting["p90"]

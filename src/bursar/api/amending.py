@@ -1,5 +1,6 @@
 """Change of a run's goal: first the forecast, then the change."""
 
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -235,6 +236,12 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             foreseen=foreseen,
             progress=progress,
         )
+        finish, cost = quote.makespan, quote.cost
+        if quote.forecast is not None:
+            # Estimates know nothing of how long the tasks that run have run.
+            told = ForecastFan.of(quote.forecast, goal, elapsed)
+            if math.isfinite(told.end_s.p50) and told.cost is not None:
+                finish, cost = told.end_s.p50, told.cost.p50
         return AmendmentForecast(
             run=name,
             folder=record.folder.path,
@@ -243,8 +250,8 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             spent=spent,
             currency=plan.currency,
             quote=quote,
-            finish=quote.makespan,
-            cost=quote.cost,
+            finish=finish,
+            cost=cost,
         )
     pace = PaceEstimate(campaign.workflow, plan)
     for outcome in record.outcomes:
