@@ -1,0 +1,50 @@
+// Server-sent events over fetch, as EventSource cannot send a token. Reconnects, and says whether it is connected.
+
+const FIRST_PAUSE = 500, LONGEST_PAUSE = 15000; // milliseconds
+
+// Calls told(event, data) for each event until closed; state("connected" | "waiting") along the way.
+// refused(response) is called when the server answers with an error: true goes on trying.
+export const listen = (address, headers, { told, state, refused }) => {
+  const stop = new AbortController();
+  let last = null, pause = FIRST_PAUSE, closed = false;
+
+  const read = async () => {
+    const response = await fetch(address, { headers: { ...headers, ...(last === null ? {} : { "Last-Event-ID": last }) }, signal: stop.signal, cache: "no-store" });
+    if (!response.ok) {
+      if (!refused(response)) closed = true;
+      return;
+    }
+    state("connected");
+    pause = FIRST_PAUSE;
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done || closed) return;
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop();
+      for (const block of blocks) {
+        let event = "message", data = "", id = null;
+        for (const row of block.split("\n")) {
+          if (row.startsWith("event: ")) event = row.slice(7);
+          else if (row.startsWith("data: ")) data += row.slice(6);
+          else if (row.startsWith("id: ")) id = row.slice(4);
+        }
+        if (data && !closed) told(event, JSON.parse(data));
+        if (id !== null) last = id;
+      }
+    }
+  };
+
+  const go = async () => {
+    while (!closed) {
+      try { await read(); } catch (error) { if (!closed && !(error instanceof TypeError) && error.name !== "AbortError") console.warn(error.message); }
+      if (closed) return;
+      state("waiting");
+      await new Promise((resolve) => setTimeout(resolve, pause));
+      pause = Math.min(LONGEST_PAUSE, 2 * pause);
+    }
+  };
+  go();
+  return () => { closed = true; stop.abort(); };
+};
