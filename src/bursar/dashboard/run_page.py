@@ -140,12 +140,13 @@ class RunPage:
         Compute anew what the page shows of all attempts together; return it as an event.
 
         The work grows with the run. ``parts`` has the summary, failures, kinds, longest tasks,
-        bill and allocations.
+        bill, allocations, and the pauses of the run.
         """
         content = content_of_run(self._record)
         parts = content.aggregates() | {
             "summary": dict(content.summary),
             "allocations": _allocations(self._record),
+            "pauses": content.clock.pauses,
         }
         self._page |= parts
         return "parts", parts

@@ -20,7 +20,7 @@ export const compareView = (source, host, route) => {
     const differs = (row) => row.ratio === null ? "" : row.ratio === 1 ? "same" : `× ${num(row.ratio, 3)}`;
     const rows = said.figures.map((row) => [NAMES[row.name] || row.name.replaceAll("_", " "), shown(row.name, row.first), shown(row.name, row.second), differs(row)]);
     const times = said.runtimes, apart = times.rows.filter(([, a, b]) => a && b).map(([task, a, b]) => [task, a, b, b / a]).sort((a, b) => Math.abs(Math.log(b[3])) - Math.abs(Math.log(a[3])));
-    const figures = table(["", "#" + first, "#" + second, "#second / first"], rows, "", "figures of both runs");
+    const figures = table(["figure", "#" + first, "#" + second, "#second / first"], rows, "", "figures of both runs");
     const heads = figures.querySelectorAll("th");
     for (const [i, name] of [[1, first], [2, second]]) heads[i].replaceChildren(link(name, runAddress(name)));
     place.replaceChildren(section("Figures", { id: "figures-of-both", wide: true }, figures),

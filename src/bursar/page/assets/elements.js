@@ -43,7 +43,7 @@ export const table = (heads, body, empty, label) => {
 };
 
 // A box that scrolls can be scrolled by keyboard.
-export const scrolled = (content, label) => make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label || "table" }, content);
+export const scrolled = (content, label) => make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label || "table" }, content);
 
 // A chart's legend: a mark's class, its colour, its word.
 export const legend = (box, marks) => {
@@ -57,16 +57,16 @@ export const legend = (box, marks) => {
   }));
 };
 
-export const figure = (name, value, { small, cls, share, warn } = {}) => make("div", { class: "figure" },
+export const figure = (name, value, { small, cls, share, warn, lost } = {}) => make("div", { class: "figure" },
   el("dt", name), make("dd", { class: cls }, value, small ? el("small", small) : null,
-    share === undefined || share === null ? null : meter(share, name, warn)));
+    share === undefined || share === null ? null : meter(share, name, warn, lost)));
 
-// A bar that is filled by a share.
-export const meter = (share, label, cls) => {
-  const full = Math.max(0, Math.min(1, share));
-  const fill = el("i");
-  fill.style.width = `${100 * full}%`;
-  return make("span", { class: `meter ${cls || ""}`, role: "meter", "aria-label": label, "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": String(Math.round(100 * full)) }, fill);
+// A bar that is filled by a share, of which a part is lost.
+export const meter = (share, label, cls, lost = 0) => {
+  const full = Math.max(0, Math.min(1, share)), fill = el("i"), rest = lost ? el("i", null, "bad") : null;
+  fill.style.width = `${100 * (full - lost)}%`;
+  if (rest) rest.style.width = `${Math.max(1, 100 * lost)}%`;
+  return make("span", { class: `meter ${cls || ""}`, role: "meter", "aria-label": label, "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": String(Math.round(100 * full)) }, fill, rest);
 };
 
 const STATES = {

@@ -51,7 +51,8 @@ export class RunDocument {
   // Seconds on the run's clock up to now.
   get now() {
     if (!this.isLive || !this.snapshot) return this.data.end;
-    return Math.max(this.data.end, this.snapshot.elapsed + (performance.now() - this.heard) / 1000);
+    const apart = this.data.pauses.reduce((sum, [, seconds]) => sum + seconds, 0); // the run's clock stood still
+    return Math.max(this.data.end, this.snapshot.elapsed - apart + (performance.now() - this.heard) / 1000);
   }
 
   // Adds what an event says and returns the names of the parts that are other ones now.

@@ -11,7 +11,7 @@ import * as actions from "./actions.js";
 export const runPage = (source, host, route) => {
   const name = route.parts[0];
   let doc = null, view = null, end = () => {}, closed = false, where = route, labels = null, state = "";
-  const title = el("h1", name), badge = el("span"), tags = make("span", { class: "tags" }), note = el("p", null, "lead"), tools = make("div", { class: "actions" });
+  const title = el("h1", name), badge = el("span"), tags = make("span", { class: "tags" }), note = el("p", null, "sub"), tools = make("div", { class: "actions" });
   const tabs = make("nav", { class: "tabs", "aria-label": "Views of the run" });
   const place = make("div", { class: "place" }, el("p", "Reading the run …", "note"));
   host.append(make("p", { class: "path" }, link("Runs", "#/runs")),
@@ -25,7 +25,7 @@ export const runPage = (source, host, route) => {
       state = now;
       badge.replaceChildren(pill(now));
     }
-    const failed = doc.counts.failed, key = [now, failed > 0, labels && labels.tags.join(), labels && labels.note].join("|");
+    const failed = doc.counts.failed, key = [now, failed > 0, Boolean(labels), labels && labels.tags.join(), labels && labels.note].join("|");
     if (tools.dataset.key === key) return;
     tools.dataset.key = key;
     const over = !doc.isLive, tries = [];
@@ -55,7 +55,7 @@ export const runPage = (source, host, route) => {
     const [, part, number] = where.parts, session = { name, get doc() { return doc; } };
     if (part === "tasks" && number !== undefined) view = taskView(source, place, session, Number(number));
     else if (part === "tasks") view = tasksView(source, place, session, where.query);
-    else view = new RunView(place, doc, { onTask: (task) => { location.hash = runAddress(name, "tasks", task); } });
+    else view = new RunView(place, doc, { address: (task) => runAddress(name, "tasks", task) });
     document.documentElement.dataset.drawn = performance.now().toFixed(0);
   };
 

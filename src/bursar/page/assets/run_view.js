@@ -2,7 +2,7 @@
 // ended, and a plan that nobody has run.
 
 import { bytes, count, exact, money, num, percent, time, whole } from "./format.js";
-import { announce, el, figure, make, pill, section, table } from "./elements.js";
+import { announce, el, figure, link, make, pill, section, table } from "./elements.js";
 import { Chart } from "./plots.js";
 import { drawBusy, drawForecastCost, drawForecastEnd, drawFront, drawSpend, truthOf } from "./run_charts.js";
 import { Gantt } from "./gantt.js";
@@ -11,9 +11,9 @@ const chartBox = (id, label, low) => make("div", { id, class: low ? "chart low" 
 const legendBox = (id) => make("div", { id, class: "legend" });
 
 export class RunView {
-  // onTask(number): what a click on a bar of the schedule does.
-  constructor(host, doc, { onTask } = {}) {
-    this.host = host; this.doc = doc; this.onTask = onTask;
+  // address(number): where a task is shown; without it names are no links.
+  constructor(host, doc, { address } = {}) {
+    this.host = host; this.doc = doc; this.address = address;
     this.charts = {};
     this.told = "";
     this.build();
@@ -41,7 +41,7 @@ export class RunView {
     const box = make("div", { id: "gantt", tabindex: "0", role: "application", "aria-label": `Schedule of ${count(S.tasks, "task")}, ${ofRun ? "planned against actual" : "as planned"}. Plus and minus zoom, arrows move, 0 shows all.` });
     const marks = legendBox("legend");
     grid.append(section("Schedule", { id: "schedule", wide: true, note: `${ofRun ? "Planned above, actual below, on one clock. " : ""}Drag to move; click, then wheel or + and − to zoom, 0 for all; hover names a task.` }, marks, box));
-    this.gantt = new Gantt(box, marks, doc, { onTask: this.onTask });
+    this.gantt = new Gantt(box, marks, doc, { onTask: this.address && ((task) => { location.hash = this.address(task); }) });
     grid.append(this.busySection = section("Processors busy", { id: "busy-processors", wide: true }, ...chart("busy", "Processors busy over time, planned and actual", drawBusy, true), this.bySite = el("div", null, "by-site")));
     this.busySites();
     if (ofRun) {
@@ -129,7 +129,7 @@ export class RunView {
   liveFigures(cash) {
     const { doc } = this, { summary: S, snapshot: now } = doc, c = doc.counts, box = [];
     const ended = c.succeeded + c.failed + c.skipped;
-    box.push(figure("progress", `${whole(ended)} of ${whole(c.total)}`, { share: ended / Math.max(1, c.total),
+    box.push(figure("progress", `${whole(ended)} of ${whole(c.total)}`, { share: ended / Math.max(1, c.total), lost: c.failed / Math.max(1, c.total),
       small: [`${whole(c.running)} running`, `${whole(c.waiting)} waiting`, c.failed && `${whole(c.failed)} failed`, c.skipped && `${whole(c.skipped)} skipped`].filter(Boolean).join(", ") }));
     const elapsed = now ? now.elapsed : doc.data.end, fan = now && now.forecast || S.forecast;
     box.push(figure("elapsed", time(elapsed), { small: S.deadline_s === null ? "" : `deadline ${time(S.deadline_s)}`, share: S.deadline_s ? elapsed / S.deadline_s : null, warn: S.deadline_s && elapsed > S.deadline_s ? "bad" : "" }));
@@ -157,7 +157,7 @@ export class RunView {
     const shown = options.map((o, i) => [o, i]).filter(([, i]) => i % every === 0 || i === options.length - 1 || i === picked);
     const odds = options.some((o) => o.forecast && o.forecast.odds !== null && o.forecast.odds !== undefined);
     const choice = (i) => make("span", { title: i === picked ? "chosen" : null }, i === picked ? "→" : "");
-    this.options.replaceChildren(options.length ? table(["", "#processors", "#makespan", "#cost", ...(odds ? ["#odds"] : []), "#utilisation", "*where"],
+    this.options.replaceChildren(options.length ? table(["chosen", "#processors", "#makespan", "#cost", ...(odds ? ["#odds"] : []), "#utilisation", "*where"],
       shown.map(([o, i]) => [choice(i), whole(o.processors), time(o.makespan_s), money(o.cost, S.currency), ...(odds ? [percent(o.forecast ? o.forecast.odds : null)] : []),
         o.utilisation === null ? "unknown" : percent(o.utilisation), slotsOf(o)]), "", "plans on the curve") : "");
   }
@@ -181,7 +181,7 @@ export class RunView {
     put("kinds", table(["*kind", "#tasks", "#total", "#median", "#longest", "#processor time", "#memory"],
       data.by_kind.map((r) => [r[0], whole(r[1]), time(r[2]), time(r[3]), time(r[4]), time(r[5]), bytes(r[6])]), "Nothing has succeeded yet.", "kinds of tasks"));
     put("slowest", table(["*task", "*kind", "#took", "#estimate", "#processor time"],
-      data.slowest.map((r) => [r[0], r[1], time(r[2]), time(r[3]), time(r[4])]), "Nothing has ended yet.", "longest tasks"));
+      data.slowest.map((r) => [this.name(r[0]), r[1], time(r[2]), time(r[3]), time(r[4])]), "Nothing has ended yet.", "longest tasks"));
     // What differs from the site's own record by more than rounding is marked.
     const recorded = (r) => r[7] === null ? (r[9] === "bound" ? "none: the most it may have held" : "") : `${Math.round(r[7])}${r[8] === false ? " differs" : ""}`;
     const bill = data.bill;
@@ -193,13 +193,21 @@ export class RunView {
     put("waits", ...waits(data.allocations || [], S.bounds_on_waits));
   }
 
+  // A task's name, as a link where tasks can be shown.
+  name(task) {
+    if (!this.address) return task;
+    this.numbers ||= new Map(this.doc.data.ids.map((id, number) => [id, number]));
+    return this.numbers.has(task) ? link(task, this.address(this.numbers.get(task))) : task;
+  }
+
   failures() {
     const { data, summary: S } = this.doc, F = data.failures, groups = S.failures || [], nodes = [];
     const like = (g) => make("div", {}, el("div", g.what), g.first.meaning && el("p", g.first.meaning, "note"));
     if (groups.length) nodes.push(table(["#tasks", "*what they have in common", "*the first", "*its command"],
-      groups.map((g) => [whole(g.count), like(g), g.first.task + Object.entries(g.first.parameters).map(([k, v]) => ` ${k}=${v}`).join(","), make("code", {}, g.first.command)]), "", "groups of failures"));
+      groups.map((g) => [whole(g.count), like(g), make("div", {}, make("div", {}, this.name(g.first.task)), el("div", Object.entries(g.first.parameters).map(([k, v]) => `${k}=${v}`).join(", "), "note")), make("code", {}, g.first.command)]), "", "groups of failures"));
     const why = (row) => make("div", {}, el("div", row[3]), row[4] && el("pre", row[4]));
-    const rows = table(["*task", "#attempt", "status", "*reason and end of stderr"], F.rows.map((r) => [r[0], r[1], pill(r[2]), why(r)]), "None.", "failures");
+    if (groups.length) nodes.push(el("h3", "Tasks that failed"));
+    const rows = table(["*task", "#attempt", "status", "*reason and end of stderr"], F.rows.map((r) => [this.name(r[0]), r[1], pill(r[2]), why(r)]), "None.", "failures");
     nodes.push(rows);
     if (F.tried_again) nodes.push(el("p", `${count(F.tried_again, "more failed attempt")} of tasks that were tried again`, "note"));
     if (F.count > F.rows.length) nodes.push(el("p", `and ${count(F.count - F.rows.length, "more failed task")}; results.jsonl holds the last of each task`, "note"));

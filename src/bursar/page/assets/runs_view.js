@@ -1,17 +1,18 @@
 // The list of runs: state, progress, money and odds of each; searched, filtered, sorted, compared.
 
-import { button, el, link, make, meter, pill, stateClass } from "./elements.js";
+import { button, el, link, make, meter, pill } from "./elements.js";
 import { moment, money, num, percent, time, whole } from "./format.js";
 import { toast } from "./dialogs.js";
 
 const COLUMNS = [
-  ["", "choose"], ["Run", "run"], ["State", "state"], ["Progress", "progress"], ["Spent", "spent"], ["Expected end", "end"], ["Odds", "odds"], ["Begun", "created"],
+  ["", "choose"], ["Run", "run"], ["State", "state"], ["Progress", "progress"], ["Spent", "spent"], ["Makespan", "end"], ["Odds", "odds"], ["Begun", "created"],
 ];
 const ended = (row) => (row.succeeded || 0) + (row.failed || 0) + (row.skipped || 0);
 const VALUE = {
   run: (row) => row.run, state: (row) => row.state, created: (row) => row.created || 0,
   progress: (row) => ended(row) / Math.max(1, row.tasks), spent: (row) => row.spent ?? -1,
-  end: (row) => row.forecast ? row.forecast.end_s.p50 : Infinity, odds: (row) => row.forecast ? row.forecast.odds ?? 2 : 2,
+  end: (row) => row.live && row.forecast ? row.forecast.end_s.p50 : row.finished ? row.finished - row.created : Infinity,
+  odds: (row) => row.live && row.forecast ? row.forecast.odds ?? 2 : 2,
 };
 
 export const runAddress = (name, ...more) => "#/runs/" + [name, ...more].map(encodeURIComponent).join("/");
@@ -48,9 +49,9 @@ export const runsView = (source, host, route) => {
       cell("", "choose", box),
       cell("Run", "name", link(row.run, runAddress(row.run)), el("small", row.campaign === row.run ? "" : row.campaign), row.tags.length > 0 && make("span", { class: "tags" }, row.tags.map((tag) => el("span", tag, "tag"))), row.note && el("small", row.note, "said")),
       cell("State", "", pill(row.state)),
-      cell("Progress", "progress", make("span", {}, `${whole(done)} of ${whole(row.tasks)}`, row.failed > 0 && el("span", ` · ${whole(row.failed)} failed`, "bad")), meter(done / Math.max(1, row.tasks), `${row.run}: progress`, stateClass(row.state) === "bad" ? "bad" : "")),
+      cell("Progress", "progress", make("span", {}, `${whole(done)} of ${whole(row.tasks)}`, row.failed > 0 && el("span", ` · ${whole(row.failed)} failed`, "bad")), meter(done / Math.max(1, row.tasks), `${row.run}: progress`, row.live ? "" : "good", (row.failed || 0) / Math.max(1, row.tasks))),
       cell("Spent", "num", money(row.spent, row.currency || ""), row.budget !== null && row.budget !== undefined && el("small", `of ${num(row.budget)}`)),
-      cell("Expected end", "num", fan ? time(fan.end_s.p50) : row.finished && row.created ? time(row.finished - row.created) : "", row.deadline_s && el("small", `deadline ${time(row.deadline_s)}`)),
+      cell("Makespan", "num", fan ? `≈ ${time(fan.end_s.p50)}` : row.finished && row.created ? time(row.finished - row.created) : "", row.deadline_s && el("small", `deadline ${time(row.deadline_s)}`)),
       cell("Odds", "num", odds === null || odds === undefined ? "" : el("span", percent(odds), odds < 0.5 ? "bad" : odds < 0.9 ? "warn" : "good")),
       cell("Begun", "when", moment(row.created)));
     lines.set(row.run, { row, node });

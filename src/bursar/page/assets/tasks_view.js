@@ -6,7 +6,7 @@ import { runAddress } from "./runs_view.js";
 import { VirtualTable } from "./virtual_table.js";
 
 const WORDS = { number: "No.", task: "Task", name: "Kind", status: "State", attempts: "Attempts", site: "Site", start_s: "Start", runtime_s: "Run time", user_s: "User time", system_s: "System time", max_rss: "Memory", exit_code: "Exit status", reason: "Reason", reused_from: "Reused from" };
-const WIDTH = { number: 64, task: 170, status: 96, attempts: 76, site: 96, reason: 240, start_s: 92, runtime_s: 92, max_rss: 84 };
+const WIDTH = { number: 64, task: 170, status: 108, attempts: 76, site: 96, reason: 240, start_s: 92, runtime_s: 92, max_rss: 84 };
 const HIDDEN = new Set(["number", "name", "user_s", "system_s", "exit_code", "reused_from"]);
 const NUMBERS = new Set(["number", "attempts", "start_s", "runtime_s", "user_s", "system_s", "max_rss", "exit_code"]);
 const STATES = ["succeeded", "failed", "running", "not-run", "skipped", "timed-out", "lost", "cancelled"];
