@@ -61,13 +61,13 @@ test: browser schedulers checks unit
 checks: $(VENV)/.made
 	$(MAKE) --no-print-directory --jobs 4 --output-sync lint types arrows kernels bytecode
 
-# The report's page is looked at in a real browser: installed where we may, else those tests are skipped.
+# The page is looked at in a real browser: installed where we may, else those tests are skipped.
 browser:
-	@command -v chromium > /dev/null || \
+	@{ command -v chromium && command -v chromedriver; } > /dev/null || \
 	{ [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && \
-	  { apt-get install -qq -y chromium > /dev/null 2>&1 || \
-	    { apt-get update -qq && apt-get install -qq -y chromium > /dev/null 2>&1; }; }; } || \
-	echo '*** No chromium here, and it cannot be installed: the tests of report.html in a browser are LEFT OUT. ***'
+	  { apt-get install -qq -y chromium chromium-driver > /dev/null 2>&1 || \
+	    { apt-get update -qq && apt-get install -qq -y chromium chromium-driver > /dev/null 2>&1; }; }; } || \
+	echo '*** No chromium here, and it cannot be installed: the tests of the page in a browser are LEFT OUT. ***'
 
 # Slurm, Grid Engine and an ssh server, for tests on real ones: installed where we may, else those tests are skipped.
 # Services of theirs stay off (policy-rc.d): the tests start their own, in folders of their own.

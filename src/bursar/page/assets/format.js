@@ -3,8 +3,8 @@
 export const time = (s) => {
   if (s === null || s === undefined || Number.isNaN(s)) return "unknown";
   if (s < 0) return "−" + time(-s);
-  if (s < 1e-3) return s === 0 ? "0 s" : (s * 1e6).toPrecision(3) + " µs";
-  if (s < 1) return (s * 1e3).toPrecision(3) + " ms";
+  if (s < 9.995e-4) return s === 0 ? "0 s" : (s * 1e6).toPrecision(3) + " µs";
+  if (s < 0.9995) return (s * 1e3).toPrecision(3) + " ms";
   if (s < 120) return +s.toPrecision(3) + " s";
   const two = (n, unit, rest, small) => rest ? `${n} ${unit} ${rest} ${small}` : `${n} ${unit}`;
   const whole = Math.round(s);

@@ -60,6 +60,7 @@ export class RunDocument {
     const data = this.data;
     switch (event) {
       case "snapshot":
+        if (!data.live) return []; // the last one of a process that has ended
         this.snapshot = said; this.heard = performance.now();
         return ["snapshot"];
       case "running":

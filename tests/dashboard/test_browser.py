@@ -1,0 +1,406 @@
+"""The page in a real browser: every view, every action, hostile texts, by keyboard, and measured."""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bursar
+from tests.dashboard.conftest import Served, serving
+
+webdriver = pytest.importorskip(
+    "selenium.webdriver", reason="selenium drives the browser: pip install -e '.[dev]'"
+)
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not CHROMIUM or not DRIVER, reason="no chromium and chromedriver to open the page in"
+)
+
+AXE = os.environ.get("BURSAR_AXE", "")
+"""Path of ``axe.min.js``, of the package axe-core."""
+
+PATIENCE = 30.0
+EVIL = "<img src=x onerror=window.taken=1>"
+TEXTS = (
+    EVIL,
+    "</script><script>window.taken=1</script>",
+    "javascript:window.taken=1",
+    "\u202eright to left \u05d0\u05d1",
+    "long-" * 400,
+)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+VIEWS = {
+    "#/runs": "table.list tbody tr",
+    "#/runs/first": "#gantt canvas",
+    "#/runs/first/tasks": ".v-body a",
+    "#/runs/first/tasks/6": "#attempts-section td",
+    "#/compare/first/hostile": "#figures-of-both-section td",
+    "#/sites": ".list td",
+    "#/money": "#record-section .note",
+    "#/plan": "#plan-text",
+}
+"""Each view with something that is there once it is drawn."""
+
+
+class Page:
+    """The page in a browser, signed in."""
+
+    def __init__(self, browser: Any, served: Served) -> None:
+        self.browser = browser
+        self.served = served
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait for a condition, and return what it gave."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            found = condition()
+            if found:
+                return found
+            time.sleep(0.05)
+        text = self.browser.execute_script("return document.body.innerText")
+        raise AssertionError(f"no {what} in:\n{text[:2000]}")
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.browser.find_elements("css selector", selector))
+
+    def one(self, selector: str) -> Any:
+        """Wait for an element."""
+        return self.until(lambda: self.all(selector), selector)[0]
+
+    def go(self, place: str, selector: str = "") -> None:
+        """Open a view and wait until it is drawn."""
+        self.browser.get(self.served.address + place)
+        self.one(selector or VIEWS[place])
+
+    def press(self, word: str, within: str = "main") -> None:
+        """Press a button that begins with a word."""
+
+        def found() -> Any:
+            for button in self.all(f"{within} button"):
+                if button.text.startswith(word) and button.is_enabled():
+                    return button
+            return None
+
+        button = self.until(found, f"button {word}")
+        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+        button.click()
+
+    def says(self, text: str) -> None:
+        """Wait for a text."""
+        self.until(lambda: text in self.one("body").text, text)
+
+    def size(self, width: int, height: int = 1000, *, dark: bool = False) -> None:
+        self.browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
+        scheme = "dark" if dark else "light"
+        self.browser.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        )
+
+    def script(self, text: str, *values: Any) -> Any:
+        return self.browser.execute_script(text, *values)
+
+    def is_well(self) -> None:
+        """Check that nothing went wrong since the last time."""
+        logged = [entry for entry in self.browser.get_log("browser") if entry["level"] != "INFO"]
+        assert not logged
+        assert not self.script("return document.documentElement.dataset.error || ''")
+        assert not self.script("return window.taken || 0")
+
+
+@pytest.fixture(scope="module")
+def hostile(runs: Path) -> None:
+    """A run beside the first one whose every text would like to be a part of the page."""
+    tasks = [
+        bursar.Task(
+            id=f"{text[:150]}{number}",
+            name=text[:150],
+            steps=(
+                bursar.Shell(f"printf '%s' '{text}'; printf '%s' '{text}' >&2; exit {number % 2}"),
+            ),
+            parameters={"p": text, text[:40]: number},
+            outputs=(bursar.File(f"{text[:20].replace('/', '')}.txt"),) if number > 4 else (),
+            runtime=0.01,
+        )
+        for number, text in enumerate(TEXTS)
+    ]
+    campaign = bursar.Campaign(
+        name=EVIL, workflow=bursar.Workflow(tuple(tasks)), retry=bursar.Retry(attempts=1)
+    )
+    bursar.run(campaign, runs=runs, name="hostile", history="none")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium, with no way to any other machine."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(DRIVER)
+    driver = webdriver.Chrome(options=options, service=service)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def signed_in(browser: Any, served: Served, hostile: None) -> Page:
+    """The page after its code was typed."""
+    page = Page(browser, served)
+    browser.get(served.address)
+    page.one("#code").send_keys(served.access.new_code())
+    page.one("form button").click()
+    page.one("table.list")
+    return page
+
+
+@pytest.fixture
+def page(signed_in: Page) -> Iterator[Page]:
+    """The page; nothing may have gone wrong at the end."""
+    signed_in.size(1400)
+    signed_in.browser.get("about:blank")
+    signed_in.browser.get_log("browser")
+    yield signed_in
+    signed_in.is_well()
+
+
+def test_no_address_holds_the_token(page: Page) -> None:
+    """Neither the page's own, nor those it asks for, nor the history of the browser."""
+    page.go("#/runs/first")
+
+    asked = page.script("return performance.getEntries().map((one) => one.name).join(' ')")
+    assert page.served.access.token not in asked + page.browser.current_url
+    assert page.served.access.token not in page.script("return document.documentElement.outerHTML")
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_view_is_drawn_and_fits(page: Page, width: int, dark: bool) -> None:
+    """Nothing is wider than the window, and nothing complains."""
+    page.size(width, dark=dark)
+    for place, selector in VIEWS.items():
+        page.go(place, selector)
+        wider = page.script("return document.documentElement.scrollWidth - innerWidth")
+        assert wider <= 0, f"{place} is wider than {width} pixels by {wider}"
+        page.is_well()
+
+
+def test_all_views_are_reached_by_clicking_in_turns(page: Page) -> None:
+    """Round after round through the links, as a reader goes, without an error."""
+    page.go("#/runs")
+    for _ in range(3):
+        for word, selector in (
+            ("Plan", "#plan-text"),
+            ("Sites", ".list td"),
+            ("Money", "#record-section .note"),
+            ("Runs", "table.list tbody tr"),
+        ):
+            page.browser.find_element("link text", word).click()
+            page.one(selector)
+        page.browser.find_element("link text", "first").click()
+        page.one("#gantt canvas")
+        page.browser.find_element("link text", "Tasks").click()
+        page.one(".v-body a").click()
+        page.one("#attempts-section td")
+        page.browser.find_element("link text", "Overview").click()
+        page.one("#gantt canvas")
+        page.browser.find_element("link text", "Runs").click()
+        page.one("table.list tbody tr")
+        page.is_well()
+
+
+def test_texts_of_tasks_are_only_texts(page: Page) -> None:
+    """Names, parameters, output and file names come out as they were and do nothing."""
+    for place, selector in (
+        ("#/runs", "table.list tbody tr"),
+        ("#/runs/hostile", "#failures-none, #failed-section td"),
+        ("#/runs/hostile/tasks", ".v-body a"),
+        ("#/compare/hostile/first", "#figures-of-both-section td"),
+    ):
+        page.go(place, selector)
+        assert not page.all("main img, main script, main iframe")
+        page.is_well()
+    for number, text in enumerate(TEXTS):
+        page.go(f"#/runs/hostile/tasks/{number}", "pre.output")
+        page.until(lambda text=text: page.one("pre.output").text == text, "output")
+        assert text in page.script("return document.querySelector('main').textContent")
+        assert not page.all("main img, main script, main iframe")
+        assert page.script("return document.documentElement.scrollWidth - innerWidth") <= 0
+        page.is_well()
+
+
+def test_a_run_s_own_file_shows_the_same_without_a_server(page: Page) -> None:
+    """report.html opens as a file, asks nobody, and hostile texts do nothing there, too."""
+    for run in ("first", "hostile"):
+        file = page.served.runs / run / "report.html"
+        page.browser.get(file.as_uri())
+        page.one("#gantt canvas")
+        assert page.script("return document.documentElement.dataset.drawn")
+        assert page.script("return performance.getEntriesByType('resource').length") == 0
+        assert not page.all("main img, main iframe")
+        page.is_well()
+
+
+def test_a_keyboard_is_enough(page: Page) -> None:
+    """From the top to a task and its output by Tab, arrows and Enter; the focus is always seen."""
+    keys = webdriver.Keys if hasattr(webdriver, "Keys") else None
+    assert keys is not None
+    page.go("#/runs")
+
+    def press(key: str) -> Any:
+        page.browser.switch_to.active_element.send_keys(key)
+        return page.browser.switch_to.active_element
+
+    def tab_to(text: str) -> Any:
+        for _ in range(80):
+            now = press(keys.TAB)
+            style = page.script(
+                "const s = getComputedStyle(arguments[0]); return s.outlineStyle", now
+            )
+            assert style != "none", now.get_attribute("outerHTML")[:200]
+            if (now.text or now.get_attribute("aria-label") or "").startswith(text):
+                return now
+        raise AssertionError(f"Tab does not reach {text}")
+
+    tab_to("first").send_keys(keys.ENTER)
+    page.one("#gantt canvas")
+    assert "Schedule" in tab_to("Schedule").get_attribute("aria-label")
+    page.go("#/runs/first/tasks")
+    tab_to("Tasks")
+    page.one(".virtual").send_keys(keys.ARROW_DOWN)
+    page.until(lambda: page.browser.switch_to.active_element.text.startswith("sweep-"), "focus")
+    press(keys.ARROW_DOWN)
+    press(keys.END)
+    page.until(lambda: page.browser.switch_to.active_element.text == "sweep-19", "last row")
+    press(keys.ENTER)
+    page.one("#output-section pre")
+
+
+def test_the_table_of_tasks_finds_filters_and_sorts(page: Page) -> None:
+    """As a reader would look for the one task that failed."""
+    page.go("#/runs/first/tasks")
+    page.says("20 tasks")
+    page.one("input[type=search]").send_keys("sweep-1")
+    page.says("11 of 20 tasks")
+    page.one("input[type=search]").clear()
+    page.one("input[type=search]").send_keys(" ")
+    page.script("document.querySelector('main select').value = 'failed'")
+    page.script("document.querySelector('main select').dispatchEvent(new Event('change'))")
+    page.says("1 of 20 tasks")
+    page.one(".where").send_keys("nonsense >")
+    page.until(lambda: page.one(".problem").text, "complaint")
+    # The refusal is the server's answer, and said in the console by the browser itself.
+    page.browser.get_log("browser")
+
+
+def test_labels_and_goals_are_changed_after_a_look_at_what_comes_of_it(page: Page) -> None:
+    """A goal is changed only once its forecast was shown; tags and notes are seen at once."""
+    page.go("#/runs/first")
+    page.press("Tags")
+    page.one("#label-tags").send_keys("seen")
+    page.one("#label-note").send_keys(EVIL)
+    page.press("Save", "dialog")
+    page.until(lambda: not page.all("dialog"), "closed dialog")
+    page.says("seen")
+    page.press("Change goal")
+    (confirm,) = [one for one in page.all("dialog button") if one.text == "Change the goal"]
+    assert not confirm.is_enabled()
+    page.one("#amend-deadline").send_keys("+1 h")
+    page.until(lambda: page.all(".preview dl") or page.all(".preview .problem"), "forecast")
+    page.press("Cancel", "dialog")
+    page.until(lambda: not page.all("dialog"), "closed dialog")
+    page.browser.get_log("browser")
+
+
+def test_a_campaign_is_planned_begun_and_followed(page: Page, campaign: Path) -> None:
+    """Pasted, planned, confirmed; the run's page fills without being loaded again."""
+    page.go("#/plan")
+    page.press("Plan")
+    page.says("Paste a campaign")
+    text = campaign.read_text().replace('"sweep"', '"pasted"').replace("echo out", "sleep 0.2; echo")
+    page.script("document.getElementById('plan-text').value = arguments[0]", text)
+    page.one("#plan-folder").send_keys(str(campaign.parent))
+    page.press("Plan")
+    page.one("#front canvas")
+    page.press("Run this")
+    page.press("Run the campaign", "dialog")
+    page.one(".tabs")
+    page.script("window.same = 1")
+    assert "#/runs/pasted" in page.browser.current_url
+    page.until(lambda: page.one(".title").text.split()[-1] == "failed", "end of the run")
+    page.says("19 of 20")
+    assert page.script("return window.same") == 1
+    page.press("Run failed again")
+    page.press("Run again", "dialog")
+    page.until(lambda: not page.all("dialog"), "closed dialog")
+
+
+def test_whoever_is_not_signed_in_sees_nothing(browser: Any, runs: Path) -> None:
+    """A wrong code and a token of another process lead to the form again."""
+    for other in serving(runs):
+        page = Page(browser, other)
+        browser.get(other.address + "#/runs/first")
+        page.one("#code")
+        browser.execute_script("sessionStorage.setItem('bursar-token', 'of another process')")
+        browser.get(other.address)
+        browser.refresh()
+        page.one("#code")
+        assert not page.all("table.list")
+        browser.get_log("browser")  # the refusals
+
+
+@pytest.mark.skipif(not Path(AXE or "/none").is_file(), reason="BURSAR_AXE names no axe.min.js")
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_serious(page: Page, dark: bool) -> None:
+    """Roles, names and contrasts of every view, in both schemes."""
+    page.size(400 if dark else 1400, dark=dark)
+    page.browser.set_script_timeout(60)
+    found = {}
+    for place, selector in VIEWS.items():
+        page.go(place, selector)
+        page.browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(AXE).read_text()})
+        violations = page.browser.execute_async_script(
+            "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']})"
+            ".then((said) => done(said.violations.map((v) => [v.id, v.impact, v.nodes[0].html])))"
+        )
+        serious = [one for one in violations if one[1] in ("serious", "critical")]
+        if serious:
+            found[place] = serious
+    assert not found
+
+
+def test_the_modules_are_small_and_ask_for_nothing_elsewhere() -> None:
+    """Under 300 KB, nothing of others, and no way for text to become part of the page."""
+    folder = Path(bursar.__file__).parent / "report" / "page"
+    files = {file.name: file.read_text() for file in folder.iterdir()}
+
+    assert sum(len(text.encode()) for text in files.values()) < 300_000
+    for name, text in files.items():
+        assert not re.search(r"(?:https?:)?//[a-z0-9-]+\.[a-z]", text), name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text), name
+        assert not re.search(r"\beval\(|new Function|localStorage|cookie", text), name
+        if name.endswith(".html"):
+            assert not re.search(r"\sstyle=|\son[a-z]+=", text), name
