@@ -1,4 +1,4 @@
-"""The page in a real browser: every view, every action, hostile texts, by keyboard, and measured."""
+"""The page in a real browser: every view, every action, hostile texts, and by keyboard alone."""
 
 import os
 import re
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.dashboard.conftest import Served, serving
 
 import bursar
-from tests.dashboard.conftest import Served, serving
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium drives the browser: pip install -e '.[dev]'"
@@ -340,7 +340,8 @@ def test_a_campaign_is_planned_begun_and_followed(page: Page, campaign: Path) ->
     page.go("#/plan")
     page.press("Plan")
     page.says("Paste a campaign")
-    text = campaign.read_text().replace('"sweep"', '"pasted"').replace("echo out", "sleep 0.2; echo")
+    text = campaign.read_text().replace('"sweep"', '"pasted"')
+    text = text.replace("echo out", "sleep 0.2; echo")
     page.script("document.getElementById('plan-text').value = arguments[0]", text)
     page.one("#plan-folder").send_keys(str(campaign.parent))
     page.press("Plan")
@@ -394,7 +395,7 @@ def test_axe_finds_nothing_serious(page: Page, dark: bool) -> None:
 
 def test_the_modules_are_small_and_ask_for_nothing_elsewhere() -> None:
     """Under 300 KB, nothing of others, and no way for text to become part of the page."""
-    folder = Path(bursar.__file__).parent / "report" / "page"
+    folder = Path(bursar.__file__).parent / "page" / "assets"
     files = {file.name: file.read_text() for file in folder.iterdir()}
 
     assert sum(len(text.encode()) for text in files.values()) < 300_000
