@@ -21,7 +21,7 @@ from bursar.report.run_report import (
     message_rows,
     money_points,
 )
-from bursar.runs.explanations import allocation_reports
+from bursar.runs.explanations import allocation_reports, bounds
 from bursar.runs.folder import RunFolder
 from bursar.runs.forecasting.journalled import fans_of
 from bursar.runs.run_record import RunRecord, read_run
@@ -55,6 +55,7 @@ class RunPage:
         content = content_of_run(self._record)
         self._page = content.to_page() | {
             "allocations": _allocations(self._record),
+            "bounds": bounds(self._record),
             "running": [],
         }
         self._kinds = {name: number for number, name in enumerate(self._page["kinds"])}
@@ -89,7 +90,8 @@ class RunPage:
 
         These are the fields of :meth:`bursar.report.run_report.ReportContent.to_page`, the
         ``version``, whether the run is ``live``, which tasks are ``running``, and
-        ``allocations``, what was asked of sites.
+        ``allocations``, what was asked of sites, and ``bounds``, by site how many bounds on waits
+        were given and how many held.
         """
         live = self.is_live
         more = {"version": self.version, "live": live}
@@ -140,12 +142,13 @@ class RunPage:
         Compute anew what the page shows of all attempts together; return it as an event.
 
         The work grows with the run. ``parts`` has the summary, failures, kinds, longest tasks,
-        bill, allocations, and the pauses of the run.
+        bill, allocations, bounds on waits, and the pauses of the run.
         """
         content = content_of_run(self._record)
         parts = content.aggregates() | {
             "summary": dict(content.summary),
             "allocations": _allocations(self._record),
+            "bounds": bounds(self._record),
             "pauses": content.clock.pauses,
         }
         self._page |= parts

@@ -3,7 +3,7 @@
 
 import { time, whole as grouped } from "./format.js";
 import { legend } from "./elements.js";
-import { Chart, css, sexagesimal, ticks } from "./plots.js";
+import { Chart, css, inside, sexagesimal, ticks } from "./plots.js";
 
 const PALETTE = ["#4e79a7", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#f28e2b",
   "#d37295", "#a0cbe8", "#8cd17d", "#b6992d", "#d4a6c8", "#79706e"];
@@ -121,7 +121,7 @@ export class Gantt {
     const common = [...counted.keys()].filter((k) => counted[k]).sort((a, b) => counted[b] - counted[a] || a - b);
     this.rank = new Int32Array(data.kinds.length); // the commonest kinds differ the most
     common.forEach((kind, i) => { this.rank[kind] = i % PALETTE.length; });
-    legend(this.box, common.slice(0, LEGEND).map((kind) => ["square", PALETTE[this.rank[kind]], `${data.kinds[kind]} (${grouped(counted[kind])})`])
+    legend(this.box, common.slice(0, LEGEND).map((kind) => ["square", PALETTE[this.rank[kind]], `\u2068${data.kinds[kind]}\u2069 (${grouped(counted[kind])})`])
       .concat(common.length > LEGEND ? [["none", "", `and ${common.length - LEGEND} more`]] : [])
       .concat(doc.running.length ? [["square", "var(--running)", "running"]] : [])
       .concat(data.failures.count ? [["square", "var(--bad)", "did not succeed"]] : [])
@@ -140,7 +140,7 @@ export class Gantt {
     g.fillStyle = css("--soft"); g.strokeStyle = css("--grid"); g.textAlign = "center"; g.lineWidth = 1;
     for (const t of ticks(from, to, Math.floor((w - LEFT) / 90), sexagesimal)) {
       g.beginPath(); g.moveTo(X(t), 4); g.lineTo(X(t), h - FOOT + 4); g.stroke();
-      g.fillText(time(t), Math.min(X(t), w - 20), h - 8);
+      g.fillText(time(t), inside(g, time(t), X(t), w), h - 8);
     }
     const ink = css("--soft");
     for (const row of this.rows) this.paint(row, from, to, inner, r);

@@ -20,9 +20,14 @@ addEventListener("unhandledrejection", (e) => {
 });
 
 // The token comes with the page once and is kept until the tab is closed; it never enters an address.
-const access = JSON.parse(document.getElementById("access").textContent);
+const given = document.getElementById("access"), access = JSON.parse(given.textContent);
+given.remove();
 if (access.token) sessionStorage.setItem(KEY, access.token);
 if (location.pathname !== "/") history.replaceState(null, "", "/" + location.hash);
+
+// Where the data come from, by what the server says of itself, and the form that asks for its token.
+const SOURCES = { local: { open: localSource, signIn } };
+const { open, signIn: form } = SOURCES[access.kind];
 
 const signedOut = () => { sessionStorage.removeItem(KEY); source = null; show(); };
 const connected = (state) => {
@@ -30,7 +35,7 @@ const connected = (state) => {
   connection.className = state;
 };
 const token = sessionStorage.getItem(KEY);
-let source = token ? localSource(token, { signedOut, connection: connected }) : null;
+let source = token ? open(token, { signedOut, connection: connected }) : null;
 
 const VIEWS = { runs: runsView, run: runPage, compare: compareView, sites: sitesView, money: moneyView, plan: planView };
 const PLACES = [["runs", "Runs", "#/runs"], ["plan", "Plan", "#/plan"], ["sites", "Sites", "#/sites"], ["money", "Money", "#/money"]];
@@ -61,7 +66,7 @@ const show = async () => {
   if (view) view.close();
   connected("");
   host.replaceChildren();
-  if (!source) { view = signIn(host); document.title = "Sign in · Bursar"; return; }
+  if (!source) { view = form(host); document.title = "Sign in · Bursar"; return; }
   shown = `${route.name}/${route.parts[0] || ""}`;
   view = VIEWS[route.name](source, host, route);
   settle(route);

@@ -1,46 +1,41 @@
 // Money: accounts of the ledger with their statements, and how forecasts came out.
 
 import { button, el, make, section, table } from "./elements.js";
-import { exact, moment, num, percent, whole } from "./format.js";
+import { exact, moment, percent, whole } from "./format.js";
 
-const shown = (name, value) => value === null || value === undefined ? "" : typeof value === "boolean" ? (value ? "yes" : "no")
-  : typeof value === "number" ? (/(^|_)(time|at|created|begin|end)$/.test(name) && value > 1e8 ? moment(value) : Number.isInteger(value) && /micro/.test(name) ? exact(value) : num(value, 8))
-    : typeof value === "object" ? JSON.stringify(value) : String(value);
-
-// Any rows of the ledger as a table: fields that no row has are left out.
-const rowsOf = (rows, label) => {
-  const names = [...new Set(rows.flatMap(Object.keys))].filter((name) => rows.some((row) => row[name] !== null && row[name] !== "" && !(Array.isArray(row[name]) && !row[name].length)));
-  const numeric = (name) => rows.every((row) => row[name] === null || row[name] === undefined || typeof row[name] === "number");
-  return table(names.map((name) => (numeric(name) ? "#" : "*") + name.replaceAll("_", " ")), rows.map((row) => names.map((name) => shown(name, row[name]))), "None.", label);
-};
+// A movement of money: what comes in has its sign, too.
+const amount = (micros) => micros === null || micros === undefined ? "" : exact(micros);
+const signed = (micros) => el("span", `${micros > 0 ? "+" : ""}${exact(micros)}`, micros < 0 ? "bad" : micros > 0 ? "good" : "");
 
 export const moneyView = (source, host) => {
   let closed = false;
   const accounts = make("div", { class: "part" }, el("p", "Reading the ledger …", "note")), statement = make("div"), record = make("div", { class: "part" }, el("p", "Reading the record …", "note"));
   host.append(make("div", { class: "head" }, make("div", {}, el("h1", "Money"), el("p", "The ledger over all runs, and how well runs were forecast.", "lead"))),
-    make("div", { class: "grid" }, section("Accounts", { id: "accounts", wide: true }, accounts, statement), section("Forecasts kept", { id: "record", wide: true }, record)));
+    make("div", { class: "grid" }, section("Accounts", { id: "accounts", wide: true }, accounts), section("Forecasts kept", { id: "record", wide: true }, record)));
 
   const open = async (name) => {
     statement.replaceChildren(el("p", "Reading the statement …", "note"));
     try {
       const said = await source.statement(name);
       if (closed) return;
-      const lists = Object.entries(Array.isArray(said) ? { rows: said } : said).filter(([, value]) => Array.isArray(value) && value.length && typeof value[0] === "object");
-      const plain = Array.isArray(said) ? [] : Object.entries(said).filter(([, value]) => typeof value !== "object");
-      statement.replaceChildren(el("h3", `Statement of ${name}`), make("dl", { class: "facts" }, plain.map(([key, value]) => make("div", {}, el("dt", key.replaceAll("_", " ")), el("dd", shown(key, value))))),
-        ...lists.flatMap(([key, value]) => [el("h3", key.replaceAll("_", " ")), rowsOf(value, key)]));
+      const fact = (word, micros) => make("div", {}, el("dt", word), el("dd", `${amount(micros)} ${said.currency}`));
+      statement.replaceChildren(el("h3", `Statement of ${said.account}`),
+        make("dl", { class: "facts" }, fact("at first", said.opening_micros), fact("now", said.closing_micros), fact("held for runs", said.held_micros)),
+        make("div", { class: "pair" },
+          make("div", {}, el("h3", "With whom"), table(["*account", `#${said.currency}`], said.parties.map((one) => [one.party, signed(one.amount_micros)]), "Nothing has moved.", "sums by account")),
+          make("div", {}, el("h3", "Movements"), table(["when", "kind", "*with", "*for", `#${said.currency}`, "#balance"],
+            said.lines.slice(-500).reverse().map((one) => [moment(one.time), one.kind, one.party, [one.agreement, one.memo].filter(Boolean).join(" · "), signed(one.amount_micros), amount(one.balance_micros)]), "Nothing has moved.", "movements"))));
     } catch (error) { if (!closed) statement.replaceChildren(el("p", error.message, "problem")); }
   };
   const load = async () => {
-    const said = await source.money();
+    const { accounts: book } = await source.money();
     if (closed) return;
-    const rows = said.accounts && (Array.isArray(said.accounts) ? said.accounts : said.accounts.accounts) || null;
-    if (!rows || !rows.length) { accounts.replaceChildren(make("p", { class: "note" }, "There is no ledger yet. ", el("code", "bursar ledger open NAME"), " creates one; runs with ", el("code", "--account NAME"), " are paid from it.")); return; }
-    accounts.replaceChildren(rowsOf(rows, "accounts"));
-    const names = rows.map((row) => row.account ?? row.name);
-    [...accounts.querySelectorAll("tbody tr")].forEach((line, i) => {
-      if (names[i] && line.cells[0].textContent === String(names[i])) line.cells[0].replaceChildren(button(names[i], () => open(names[i]), "as-link"));
-    });
+    if (!book || !book.accounts.length) { accounts.replaceChildren(make("p", { class: "note" }, "There is no ledger yet. ", el("code", "bursar ledger open NAME"), " creates one; runs with ", el("code", "--account NAME"), " are paid from it.")); return; }
+    const quota = (one) => one.quota_micros === null ? "" : `${amount(one.used_micros)} of ${amount(one.quota_micros)} by ${one.quota_per}`;
+    accounts.replaceChildren(el("p", `${exact(book.granted_micros)} ${book.currency} were granted in all; the book has ${whole(book.rows)} rows.`, "note"),
+      table(["*account", "kind", "group", `#balance, ${book.currency}`, "#held for runs", "#quota used", "*grants that end"],
+        book.accounts.map((one) => [button(one.name, () => open(one.name), "as-link"), one.kind, one.group, amount(one.balance_micros), amount(one.held_micros), quota(one),
+          one.grants.map((grant) => `${amount(grant.left_micros)} left until ${moment(grant.end)}`).join(", ")]), "None.", "accounts"), statement);
   };
   const loadRecord = async () => {
     const said = await source.forecasts();

@@ -100,7 +100,7 @@ export class Chart {
     g.textAlign = "center";
     for (const t of ticks(x0, x1, Math.floor((w - L - R) / 90), clock ? sexagesimal : decimal)) {
       g.beginPath(); g.moveTo(X(t), T); g.lineTo(X(t), h - B); g.stroke();
-      g.fillText(xf(t), Math.min(X(t), w - 18), h - B + 14);
+      g.fillText(xf(t), inside(g, xf(t), X(t), w), h - B + 14);
     }
     g.textAlign = "right";
     let rows = Math.floor((h - T - B) / 38), marks = ticks(y0, y1, rows, yf.clock ? sexagesimal : decimal);
@@ -121,6 +121,9 @@ export class Chart {
     showTip("");
   }
 }
+
+// The middle of a centred text that does not leave the canvas.
+export const inside = (g, text, x, w) => Math.min(x, w - g.measureText(text).width / 2 - 1);
 
 export const line = (f, points, colour, { step = false, dash = null, width = 1.8 } = {}) => {
   const { g, X, Y } = f;

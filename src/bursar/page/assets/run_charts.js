@@ -49,7 +49,7 @@ export const drawFront = (chart, doc, box) => {
     g.strokeStyle = css("--warn"); g.lineWidth = 2;
     g.beginPath(); g.moveTo(x - 5, y - 5); g.lineTo(x + 5, y + 5); g.moveTo(x + 5, y - 5); g.lineTo(x - 5, y + 5); g.stroke();
   }
-  legend(box, [["dot", "var(--main)", "possible plan"], ["dot", "var(--good)", "chosen"],
+  legend(box, [["dot", "var(--main)", "possible plan"], ...(chosen < 0 ? [] : [["dot", "var(--good)", "chosen"]]),
     ...(actual ? [["cross", "var(--warn)", live ? "now" : "actual"]] : []),
     ...(ahead ? [["ring", "var(--warn)", "expected"]] : []),
     ...(tried.length ? [["square", "var(--soft)", "plan that was tried"]] : []),

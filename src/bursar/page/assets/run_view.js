@@ -40,10 +40,12 @@ export class RunView {
       ...chart("spend", "Money spent and held over time, and the budget", drawSpend), part("waits")));
     const box = make("div", { id: "gantt", tabindex: "0", role: "application", "aria-label": `Schedule of ${count(S.tasks, "task")}, ${ofRun ? "planned against actual" : "as planned"}. Plus and minus zoom, arrows move, 0 shows all.` });
     const marks = legendBox("legend");
-    grid.append(section("Schedule", { id: "schedule", wide: true, note: `${ofRun ? "Planned above, actual below, on one clock. " : ""}Drag to move; click, then wheel or + and − to zoom, 0 for all; hover names a task.` }, marks, box));
+    const empty = doc.isPlan && ![...doc.planned.values()].some((bars) => bars.count); // no plan is chosen
+    grid.append(this.schedule = section("Schedule", { id: "schedule", wide: true, note: `${ofRun ? "Planned above, actual below, on one clock. " : ""}Drag to move; click, then wheel or + and − to zoom, 0 for all; hover names a task.` }, marks, box));
     this.gantt = new Gantt(box, marks, doc, { onTask: this.address && ((task) => { location.hash = this.address(task); }) });
     grid.append(this.busySection = section("Processors busy", { id: "busy-processors", wide: true }, ...chart("busy", "Processors busy over time, planned and actual", drawBusy, true), this.bySite = el("div", null, "by-site")));
     this.busySites();
+    this.schedule.hidden = this.busySection.hidden = empty;
     if (ofRun) {
       this.forecastNote = el("p", null, "note");
       this.forecast = section("Forecast", { id: "forecasts", wide: true }, this.forecastNote, make("div", { class: "pair" },
@@ -108,7 +110,8 @@ export class RunView {
     const box = [];
     const deadline = (met) => [met === null ? "open" : met ? "met" : "missed", { small: time(S.deadline_s), cls: met === null ? "" : met ? "good" : "bad" }];
     if (doc.isPlan) {
-      box.push(figure("makespan", time(S.makespan_s)), figure("cost", cash(S.cost), { small: S.budget === null ? "" : `budget ${num(S.budget)}` }));
+      if (S.makespan_s !== null) box.push(figure("makespan", time(S.makespan_s)));
+      if (S.cost !== null) box.push(figure("cost", cash(S.cost), { small: S.budget === null ? "" : `budget ${num(S.budget)}` }));
       if (S.deadline_s !== null) box.push(figure("deadline", S.deadline_met ? "can be met" : "out of reach", { small: time(S.deadline_s), cls: S.deadline_met ? "good" : "bad" }));
       const odds = data.proposal.chosen && data.proposal.front[data.proposal.chosen.index]?.forecast?.odds;
       if (odds !== null && odds !== undefined) box.push(figure("odds of deadline and budget", percent(odds), { share: odds }));
@@ -149,7 +152,7 @@ export class RunView {
 
   fillFront() {
     const { doc } = this, { summary: S, data } = doc, P = data.proposal, B = P.bounds || {};
-    this.reason.textContent = P.reason ? `Chosen: ${P.reason}.` : "";
+    this.reason.textContent = P.reason ? `${P.chosen ? "Chosen" : "None is chosen"}: ${P.reason}.` : "";
     const bounded = (B.makespan_s ?? B.cost ?? null) !== null;
     this.bounds.textContent = !bounded ? "" : `By the estimates, no plan can beat: makespan ${time(B.makespan_s)} (critical path ${time(B.critical_path_s)}, work / processors ${time(B.work_s)}), cost ${money(B.cost, S.currency)}.`;
     // The options of the curve; of many, evenly many and the chosen one.
@@ -176,7 +179,7 @@ export class RunView {
 
   fillTables() {
     if (this.doc.isPlan) return;
-    const { data, summary: S } = this.doc, put = (name, ...nodes) => this.parts[name].replaceChildren(...nodes.filter(Boolean));
+    const { data } = this.doc, put = (name, ...nodes) => this.parts[name].replaceChildren(...nodes.filter(Boolean));
     put("failures", ...this.failures());
     put("kinds", table(["*kind", "#tasks", "#total", "#median", "#longest", "#processor time", "#memory"],
       data.by_kind.map((r) => [r[0], whole(r[1]), time(r[2]), time(r[3]), time(r[4]), time(r[5]), bytes(r[6])]), "Nothing has succeeded yet.", "kinds of tasks"));
@@ -190,7 +193,7 @@ export class RunView {
         bill.leases.length ? [["total", "", "", "", "", "", exact(bill.total), "", ""]] : []), "Nothing is paid yet.", "bill"),
     ...bill.sites.map((text) => el("p", text, "note")),
     bill.unsettled.length ? el("p", `Not settled: ${bill.unsettled.join(", ")}`, "note") : null);
-    put("waits", ...waits(data.allocations || [], S.bounds_on_waits));
+    put("waits", ...waits(data.allocations || [], data.bounds || {}));
   }
 
   // A task's name, as a link where tasks can be shown.
@@ -233,10 +236,11 @@ const slotsOf = (o) => {
 };
 
 // What was asked of sites, and how long it waited.
-const waits = (allocations) => {
+const waits = (allocations, bounds) => {
   const asked = allocations.filter((one) => one.asked_s !== null && one.asked_s !== undefined);
   if (!asked.length) return [];
   const rows = asked.slice(-200).reverse().map((one) => [one.name, one.site, whole(one.processors), time(one.asked_s), one.wait_s === null ? "waits" : time(one.wait_s), one.fate]);
-  return [el("h3", "Waits in queues"), table(["*request", "site", "#processors", "#asked at", "#waited", "*what became of it"], rows, "", "waits in queues")];
+  const kept = Object.entries(bounds).map(([site, [given, held]]) => `${site}: ${whole(held)} of ${count(given, "bound")} on waits held.`).join(" ");
+  return [el("h3", "Waits in queues"), kept && el("p", kept, "note"), table(["*request", "site", "#processors", "#asked at", "#waited", "*what became of it"], rows, "", "waits in queues")];
 };
 

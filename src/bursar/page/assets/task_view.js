@@ -12,7 +12,9 @@ export const taskView = (source, host, session, number) => {
   const place = make("div", {}, el("p", "Reading the task …", "note"));
   host.append(place);
 
-  const facts = (pairs) => make("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== "" && value !== undefined).map(([name, value]) => make("div", {}, el("dt", name), make("dd", {}, value))));
+  const facts = (pairs) => make("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== "" && value !== undefined).map(([name, value]) => value.length > 90
+    ? make("div", { class: "long" }, el("dt", name), make("dd", {}, make("pre", { class: "command", tabindex: "0", "aria-label": name.slice(0, 60) }, value)))
+    : make("div", {}, el("dt", name), make("dd", {}, value))));
 
   const why = (rows) => rows.map((row) => make("div", { class: "why" },
     make("p", {}, el("b", `Attempt ${row.attempt}`), ` at ${row.site}, ${time(row.at_s)} after the begin: ${row.why}`, row.status && " ", row.status && pill(row.status)),

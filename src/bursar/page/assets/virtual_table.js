@@ -4,6 +4,8 @@ import { button, el, make } from "./elements.js";
 
 const HEIGHT = 30, BLOCK = 200, KEPT = 40; // pixels of a row, rows of a block, blocks that are kept
 
+const same = (a, b) => a === b || Boolean(a && b) && a.length === b.length && a.every((value, i) => value === b[i] || typeof value === "object" && JSON.stringify(value) === JSON.stringify(b[i]));
+
 export class VirtualTable {
   // fetch(offset, limit) gives {matched, columns, rows}; shown(columns) gives [{key, word, width, kind, index}];
   // cell(row, column) gives text or a node; sort(key) is called when a head is pressed.
@@ -72,11 +74,14 @@ export class VirtualTable {
     const top = this.box.scrollTop, high = this.box.clientHeight - HEIGHT;
     const first = Math.max(0, Math.floor(top / HEIGHT) - 8), last = Math.min(this.matched, Math.ceil((top + high) / HEIGHT) + 8);
     const active = this.body.contains(document.activeElement) ? document.activeElement.closest(".v-row").dataset.row : null;
-    const nodes = [];
+    const drawn = new Map(), nodes = [];
     let missing = null;
     for (let i = first; i < last; i++) {
       const block = Math.floor(i / BLOCK), rows = this.blocks.get(block), row = rows && rows[i % BLOCK];
       if (!rows || this.stale?.has(block)) missing ??= block;
+      // A row that is as it was stays, so that nothing moves away under a click.
+      const known = this.drawn?.get(i);
+      if (known && same(known.row, row)) { drawn.set(i, known); nodes.push(known.node); continue; }
       const node = make("div", { class: "v-row", role: "row", "aria-rowindex": String(i + 2), "data-row": String(i) },
         row ? this.layout.map((c) => {
           const content = this.cell(row, c);
@@ -84,9 +89,17 @@ export class VirtualTable {
         }) : make("div", { role: "cell" }, "…"));
       node.style.top = `${i * HEIGHT}px`;
       nodes.push(node);
+      drawn.set(i, { row, node });
     }
-    this.body.replaceChildren(...nodes);
-    if (active !== null) this.focusRow(Number(active), false);
+    this.drawn = drawn;
+    const kept = new Set(nodes);
+    for (const old of [...this.body.children]) if (!kept.has(old)) old.remove();
+    let next = this.body.firstChild;
+    for (const node of nodes) {
+      if (node === next) next = next.nextSibling;
+      else this.body.insertBefore(node, next);
+    }
+    if (active !== null && !this.body.contains(document.activeElement)) this.focusRow(Number(active), false);
     if (missing !== null) { clearTimeout(this.timer); this.timer = setTimeout(() => this.load(missing), 60); }
   }
 
