@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bursar.dashboard.run_page import PageEvent, RunPage
+from bursar.memory import collector_paused
 from bursar.model.errors import BursarError
 from bursar.runs.detached_runs import watch_run
 from bursar.runs.folder import RunFolder
@@ -245,9 +246,11 @@ class RunFeed:
         """Do work on the page in a thread, one after the other; the first call reads the run."""
 
         def locked() -> T:
-            if self._page is None:
-                self._page = RunPage(self.folder)
-            return work(self._page)
+            # The page of a large run is made of many objects, which stay.
+            with collector_paused():
+                if self._page is None:
+                    self._page = RunPage(self.folder)
+                return work(self._page)
 
         async with self._turn:
             return await asyncio.to_thread(locked)

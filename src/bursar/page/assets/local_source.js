@@ -1,7 +1,18 @@
 // The data of `bursar dashboard`: its API under /api, with the token of its process.
 //
-// A source has `can`, the names of what may be asked of it, and these methods. Each returns a
-// promise; a refusal is a Refusal with the server's sentence.
+// What every source has, whatever server it asks:
+//
+// - `kind`, a word, and `can`, the names of what makes sense there: runs, compare, tasks, output,
+//   amend, stop, resume, retry, label, plan, start, sites, money. Views and buttons of what is not
+//   in it are not shown, and methods of it need not exist.
+// - Methods that return a promise; a refusal is a Refusal with one sentence for people.
+// - watchRuns and watch, which call told(event, data) for each event and return what ends that.
+//   They reconnect by themselves, say so to connection("connected" | "waiting"), and call
+//   signedOut() when the token is no longer good. The events of a run are those that
+//   RunDocument.apply knows, and "reload": fetch the document again.
+//
+// The methods stand below, each with what it gives; a document is a RunDocument, whose data are
+// those of ReportContent.to_page with version, live, running, allocations, and bounds.
 
 import { listen } from "./events.js";
 import { RunDocument } from "./run_document.js";
