@@ -229,6 +229,7 @@ def test_all_views_are_reached_by_clicking_in_turns(page: Page) -> None:
         page.one("#gantt canvas")
         page.browser.find_element("link text", "Runs").click()
         page.one("table.list tbody tr")
+        assert page.browser.current_url.endswith("#/runs")
         page.is_well()
 
 
@@ -311,7 +312,8 @@ def test_the_table_of_tasks_finds_filters_and_sorts(page: Page) -> None:
     page.script("document.querySelector('main select').dispatchEvent(new Event('change'))")
     page.says("1 of 20 tasks")
     page.one(".where").send_keys("nonsense >")
-    page.until(lambda: page.one(".problem").text, "complaint")
+    complaint = page.until(lambda: page.one(".problem").text, "complaint")
+    assert "where:1" in complaint
     # The refusal is the server's answer, and said in the console by the browser itself.
     page.browser.get_log("browser")
 

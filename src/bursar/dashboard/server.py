@@ -5,6 +5,7 @@ import logging
 import socket
 import ssl
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from pathlib import Path
@@ -49,6 +50,9 @@ LIST_INTERVAL = 1.0
 
 LIST_SHARE = 0.05
 """Part of a processor that these looks may take; long lists are looked at less often."""
+
+MOST_PLAIN = 100_000
+"""Bytes of a run's data that are sent as they are; more are compressed."""
 
 _PIECE = 1 << 18  # bytes of output in one answer
 
@@ -245,10 +249,12 @@ class DashboardServer:
     async def _get_run(self, request: web.Request) -> web.Response:
         feed, _ = self._run(request)
         body = await feed.document()
-        response = web.Response(body=body, content_type="application/json")
-        if len(body) > 100_000:
-            response.enable_compression()
-        return response
+        headers = {"Content-Type": "application/json"}
+        if len(body) > MOST_PLAIN and "deflate" in request.headers.get("Accept-Encoding", ""):
+            # The lowest level takes a sixth of the time of the usual one, for a third more bytes.
+            body = await asyncio.to_thread(zlib.compress, body, 1)
+            headers["Content-Encoding"] = "deflate"
+        return web.Response(body=body, headers=headers)
 
     async def _get_events(self, request: web.Request) -> web.StreamResponse:
         feed, _ = self._run(request)
