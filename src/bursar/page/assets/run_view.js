@@ -40,8 +40,8 @@ export class RunView {
       ...chart("spend", "Money spent and held over time, and the budget", drawSpend), part("waits")));
     const box = make("div", { id: "gantt", tabindex: "0", role: "application", "aria-label": `Schedule of ${count(S.tasks, "task")}, ${ofRun ? "planned against actual" : "as planned"}. Plus and minus zoom, arrows move, 0 shows all.` });
     const marks = legendBox("legend");
-    const empty = doc.isPlan && ![...doc.planned.values()].some((bars) => bars.count); // no plan is chosen
-    grid.append(this.schedule = section("Schedule", { id: "schedule", wide: true, note: `${ofRun ? "Planned above, actual below, on one clock. " : ""}Drag to move; click, then wheel or + and − to zoom, 0 for all; hover names a task.` }, marks, box));
+    const planned = [...doc.planned.values()].some((bars) => bars.count), empty = doc.isPlan && !planned; // no plan is chosen
+    grid.append(this.schedule = section("Schedule", { id: "schedule", wide: true, note: `${ofRun && planned ? "Planned above, actual below, on one clock. " : ""}Drag to move; click, then wheel or + and − to zoom, 0 for all; hover names a task.` }, marks, box));
     this.gantt = new Gantt(box, marks, doc, { onTask: this.address && ((task) => { location.hash = this.address(task); }) });
     grid.append(this.busySection = section("Processors busy", { id: "busy-processors", wide: true }, ...chart("busy", "Processors busy over time, planned and actual", drawBusy, true), this.bySite = el("div", null, "by-site")));
     this.busySites();
@@ -152,7 +152,7 @@ export class RunView {
 
   fillFront() {
     const { doc } = this, { summary: S, data } = doc, P = data.proposal, B = P.bounds || {};
-    this.reason.textContent = P.reason ? `${P.chosen ? "Chosen" : "None is chosen"}: ${P.reason}.` : "";
+    this.reason.textContent = !P.reason ? "" : P.chosen || P.feasible !== false ? `Chosen: ${P.reason}.` : `None is chosen: ${P.reason}.`;
     const bounded = (B.makespan_s ?? B.cost ?? null) !== null;
     this.bounds.textContent = !bounded ? "" : `By the estimates, no plan can beat: makespan ${time(B.makespan_s)} (critical path ${time(B.critical_path_s)}, work / processors ${time(B.work_s)}), cost ${money(B.cost, S.currency)}.`;
     // The options of the curve; of many, evenly many and the chosen one.
