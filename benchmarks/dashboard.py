@@ -4,7 +4,8 @@ The page of runs: what looking costs the run and the machine, and how soon a lar
 A run of short tasks is carried out with pages that follow it and without, in turns; its processor
 time and that of the page's server are compared. Pages are HTTP clients that read events as a
 browser does. Then pages are opened on a run in which nothing but its state changes, and on
-simulated runs of many tasks.
+simulated runs of many tasks. At last Chromium opens a run that is made up, and follows it while
+1,000 of its tasks end in a second.
 
     python benchmarks/dashboard.py [--quick | --smallest] [--json FILE]
 """
@@ -22,9 +23,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
-from figures import Benchmark, at_most
+from figures import Benchmark, Figure, at_least, at_most
+from page_in_browser import MadeUpServer, browsing, document, drawn_after, frames, missing, template
+from page_in_browser import serving as serving_made_up
 
 LOOKED_AT = 50
 """Pages that are open at once."""
@@ -162,6 +166,12 @@ def main() -> None:
             standing(bench, folder, pages, seconds)
             for number in bench.of((10_000, 100_000), (10_000,), (500,)):
                 large(bench, folder, pages, number)
+    if needed := missing():
+        bench.skip(f"the page in a browser: there is no {needed}")
+    else:
+        small = template()
+        for number in bench.of((10_000, 100_000), (10_000, 100_000), (1_000,)):
+            in_a_browser(bench, small, number, *bench.of((7, 20.0), (3, 5.0), (1, 1.0)))
     bench.write()
 
 
@@ -247,6 +257,29 @@ def large(bench: Benchmark, folder: Path, pages: Pages, tasks: int) -> None:
         took = time.perf_counter() - began
         assert len(json.loads(answer.content)["rows"]) == 100
         table.add(what, took, len(answer.content) / 1e6, answer.num_bytes_downloaded / 1e6)
+
+
+def in_a_browser(
+    bench: Benchmark, small: dict[str, Any], tasks: int, rounds: int, seconds: float
+) -> None:
+    """Measure when the page of a run is on screen, and how smoothly it follows the run."""
+    with browsing() as driver:
+        with serving_made_up(MadeUpServer(document(small, tasks, tasks), 0)) as address:
+            taken = [drawn_after(driver, address, "/runs/busy") for _ in range(rounds)]
+        with serving_made_up(MadeUpServer(document(small, tasks, tasks // 2), 1000)) as address:
+            drawn_after(driver, address, "/runs/busy")
+            rate, gap = frames(driver, seconds)
+    bench.figures(
+        f"the page of a run of {tasks:,} tasks in Chromium",
+        [
+            at_most(
+                "drawn after, median", statistics.median(taken), 3.0 if tasks > 10_000 else 1, "s"
+            ),
+            Figure(f"drawn after, slowest of {rounds}", max(taken), "s"),
+            at_least("frames while 1,000 tasks end a second", rate, 30, "/s"),
+            Figure("longest time between two frames", gap, "ms"),
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,14 @@ from benchmarks.job_records import gridengine_jobs, slurm_jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
-LIBRARIES = {"binomial_bounds", "figures", "job_records", "run_lives", "tables"}
+LIBRARIES = {
+    "binomial_bounds",
+    "figures",
+    "job_records",
+    "page_in_browser",
+    "run_lives",
+    "tables",
+}
 """Modules that are no benchmarks themselves."""
 
 PROGRAMS = sorted({path.stem for path in FOLDER.glob("*.py")} - LIBRARIES)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.dashboard.conftest import Served, serving
+from tests.dashboard.conftest import SWEEP, Served, serving
 
 import bursar
 
@@ -298,6 +298,66 @@ def test_a_keyboard_is_enough(page: Page) -> None:
     page.until(lambda: page.browser.switch_to.active_element.text == "sweep-19", "last row")
     press(keys.ENTER)
     page.one("#output-section pre")
+
+
+CONTROLS = (
+    "a[href], button:not([disabled]), input:not([disabled]):not([type=hidden]), "
+    "select:not([disabled]), textarea:not([disabled]), summary, [tabindex='0']"
+)
+
+
+@pytest.mark.parametrize("place", ["#/runs", "#/runs/first", "#/runs/first/tasks/6", "#/plan"])
+def test_tab_reaches_every_control(page: Page, place: str) -> None:
+    """Each link, button, field, chart and box that scrolls, with a mark where the focus is."""
+    page.go(place)
+    number = "arguments[0].dataset.control ?? ''"
+    names = page.script(
+        """
+        const all = [...document.querySelectorAll(arguments[0])];
+        const seen = all.filter((one) => one.checkVisibility());
+        seen.forEach((one, i) => { one.dataset.control = i; });
+        return seen.map((one) => one.outerHTML.slice(0, 120));
+        """,
+        CONTROLS,
+    )
+    reached = set()
+    for _ in range(len(names) + 5):
+        # Not to the element: a field for a file takes keys as the file's name.
+        webdriver.ActionChains(page.browser).send_keys(webdriver.Keys.TAB).perform()
+        now = page.browser.switch_to.active_element
+        at, outline = page.script(
+            f"return [{number}, getComputedStyle(arguments[0]).outlineStyle]", now
+        )
+        if at:
+            reached.add(int(at))
+            assert outline != "none", names[int(at)]
+    assert [name for i, name in enumerate(names) if i not in reached] == []
+
+
+def test_a_goal_is_changed_and_a_run_stopped(page: Page, campaign: Path) -> None:
+    """Nothing happens before a confirmation; then what happened is on the page by itself."""
+    text = SWEEP.replace('"echo', '"sleep 1.5; echo').replace('"sweep"', '"goals"')
+    body = {"text": text, "name": "goals.toml", "folder": str(campaign.parent)}
+    run = page.served.client.post("/api/runs", json=body).json()["run"]
+    page.go(f"#/runs/{run}", "#figures")
+    page.until(lambda: page.all("main .actions button"), "actions")
+    page.press("Change goal")
+    page.one("#amend-deadline").send_keys("30 min")
+    page.one(".preview dl")
+    summary = page.served.client.get(f"/api/runs/{run}").json()["summary"]
+    assert summary["deadline_s"] == 600.0
+    page.press("Change the goal", "dialog")
+    page.until(lambda: not page.all("dialog"), "closed dialog")
+    page.until(lambda: "30 min" in page.one("#figures").text, "new deadline")
+    page.press("Stop")
+    page.press("Cancel", "dialog")
+    page.until(lambda: not page.all("dialog"), "closed dialog")
+    assert page.served.client.get(f"/api/runs/{run}").json()["live"]
+    page.press("Stop")
+    page.press("Stop the run", "dialog")
+    page.until(lambda: "interrupted" in page.one("main .head").text, "state")
+    page.press("Resume")
+    page.press("Cancel", "dialog")
 
 
 def test_the_table_of_tasks_finds_filters_and_sorts(page: Page) -> None:
