@@ -153,7 +153,8 @@ soak: schedulers $(VENV)/.made
 # nowhere is an error. Only this target needs MkDocs, so requirements.lock does not pin it.
 site: $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m pytest tests/test_site.py
 
 # One version of the site among others, committed to the branch that is served (gh-pages).
 site-version: $(VENV)/.made

@@ -5,11 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]*)\"")
+
+LINK = re.compile(r"<a\b[^>]*?href=\"((?![\w+]+:|//|#)[^\"#?]+)")
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +42,15 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     for page in pages:
         text = page.read_text(encoding="utf-8")
         assert LOADED.findall(text) == [], page
+
+
+def test_every_link_within_the_site_leads_somewhere(site: Path) -> None:
+    """Also those of notebooks, and to files that are no pages."""
+    for page in site.rglob("*.html"):
+        if page.name == "404.html":
+            continue
+        for link in LINK.findall(page.read_text(encoding="utf-8")):
+            assert (page.parent / unquote(link)).exists(), f"{page}: {link}"
 
 
 def test_every_page_is_in_the_navigation() -> None:

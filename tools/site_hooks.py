@@ -25,6 +25,7 @@ FOREIGN_WORKER = "https://unpkg.com/iframe-worker/shim"
 WORKER = "images/file_worker.js"
 
 LINK = re.compile(r"(\]\()((?!\w+:|#|/)[^)\s#]+)")
+NOTEBOOK_LINK = re.compile(r'href="(\.\./[^":]+)\.md(#[^"]*)?"')
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
@@ -65,9 +66,16 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
-    """Take the search worker for pages opened as files from this site, and not from elsewhere."""
+    """
+    Take the search worker for pages opened as files from this site, and not from elsewhere.
+
+    Links of notebooks, which the plugin leaves as they are, lead to pages instead of sources.
+    """
     here = posixpath.relpath(WORKER, posixpath.dirname(page.url) or ".")
-    return output.replace(FOREIGN_WORKER, here)
+    output = output.replace(FOREIGN_WORKER, here)
+    if page.file.src_uri.endswith(".ipynb"):
+        output = NOTEBOOK_LINK.sub(r'href="\1.html\2"', output)
+    return output
 
 
 def on_post_template(output: str, *, template_name: str, config: MkDocsConfig) -> str:
