@@ -150,11 +150,12 @@ soak: schedulers $(VENV)/.made
 	$(BIN)/python -m tests.soak gridengine --rounds 50 --json $(SOAK)
 
 # The documentation as a site in site/, which also opens from a file; a link or anchor that leads
-# nowhere is an error. Only this target needs MkDocs, so requirements.lock does not pin it.
+# nowhere is an error. Runs the notebooks, too. Only this target needs MkDocs and Jupyter, 215 MB,
+# so requirements.lock does not pin them.
 site: $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
-	$(BIN)/python -m pytest tests/test_site.py
+	$(BIN)/python -m pytest tests/test_site.py tests/examples/test_notebooks.py
 
 # One version of the site among others, committed to the branch that is served (gh-pages).
 site-version: $(VENV)/.made

@@ -31,9 +31,9 @@ def test_a_notebook_runs_and_is_kept_with_its_output(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No cell fails, and each has output of the kinds that the file shows."""
-    nbformat = pytest.importorskip("nbformat", reason="needs nbformat (the dev extra)")
-    nbclient = pytest.importorskip("nbclient", reason="needs nbclient (the dev extra)")
-    pytest.importorskip("ipykernel", reason="needs ipykernel (the dev extra)")
+    nbformat = pytest.importorskip("nbformat", reason="needs nbformat (the extra docs)")
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient (the extra docs)")
+    pytest.importorskip("ipykernel", reason="needs ipykernel (the extra docs)")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     notebook = nbformat.read(file, 4)
     shown = outputs(notebook)
