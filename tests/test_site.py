@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,30 @@ def test_every_page_is_in_the_navigation() -> None:
     docs = ROOT / "docs"
     for page in (*docs.rglob("*.md"), *docs.rglob("*.ipynb")):
         assert page.relative_to(docs).as_posix() in listed
+
+
+def test_search_works_on_a_page_opened_as_a_file(site: Path, tmp_path: Path) -> None:
+    """Without a server, in Chromium, which refuses workers there."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no chromium to open the page in")
+    done = subprocess.run(
+        [
+            chromium,
+            *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+            *("--disable-background-networking", "--disable-component-update"),
+            f"--user-data-dir={tmp_path}",
+            *("--virtual-time-budget=8000", "--dump-dom"),
+            f"{(site / 'index.html').as_uri()}?q=budget",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    found = re.search(r"(\d+) matching documents", done.stdout)
+    assert found is not None, done.stderr[-2000:]
+    assert int(found[1]) > 10
 
 
 def test_links_that_leave_docs_work_on_the_site(site: Path) -> None:
