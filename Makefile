@@ -8,7 +8,7 @@ EPIDEMIC := examples/epidemic/epidemic.pln
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-ci test-long soak browser schedulers checks lint types arrows kernels \
-  bytecode unit mutants bench lock audit clean
+  bytecode unit mutants bench site site-version lock audit clean
 
 # Only what requirements.lock names, by its hashes; the three distributions of this repository are
 # built without network: the product, the studies of papers, the tools for developers.
@@ -124,7 +124,7 @@ unit: $(VENV)/.made
 
 # What of the long tests continuous integration runs: those that take minutes and need no quiet
 # machine.
-test-ci: schedulers $(VENV)/.made
+test-ci: schedulers site $(VENV)/.made
 	$(SHARED) -m 'long and ci' --timeout 600
 
 # Random rounds and soaks that the default run leaves out, one after the other: they measure
@@ -149,6 +149,21 @@ soak: schedulers $(VENV)/.made
 	$(BIN)/python -m tests.soak slurm --rounds 150 --json $(SOAK)
 	$(BIN)/python -m tests.soak gridengine --rounds 50 --json $(SOAK)
 
+# The documentation as a site in site/, which also opens from a file; a link or anchor that leads
+# nowhere is an error. Runs the notebooks, too. Only this target needs MkDocs and Jupyter, 215 MB,
+# so requirements.lock does not pin them.
+site: $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m pytest tests/test_site.py tests/examples/test_notebooks.py
+
+# One version of the site among others, committed to the branch that is served (gh-pages).
+site-version: $(VENV)/.made
+	@[ -n "$(VERSION)" ] || { echo 'make site-version VERSION=0.1'; exit 2; }
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) latest
+	$(BIN)/mike set-default latest
+
 # Every benchmark, then the tables of benchmarks/README.md. `make bench SIZE=--quick` takes a tenth
 # of the time; BENCHMARKS='dispatch flows' runs these only.
 BENCHMARKS ?= dispatch engine_scale many_workers python_calls long_calls starting whole_command service \
@@ -166,4 +181,4 @@ bench: schedulers $(VENV)/.made
 	[ -z "$$failed" ] || { echo "*** FAILED:$$failed ***"; exit 1; }
 
 clean:
-	rm -rf $(VENV) $(VENV)-demo $(VENV)-lock $(VENV)-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-demo $(VENV)-lock $(VENV)-audit .cache site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
