@@ -2,7 +2,9 @@
 
 import { make, trouble } from "./elements.js";
 import { localSource } from "./local_source.js";
-import { signIn } from "./sign_in.js";
+import { serviceSource } from "./service_source.js";
+import { accountView, instancesView, instanceView, serviceView } from "./service_views.js";
+import { signIn, signInWithToken } from "./sign_in.js";
 import { runsView } from "./runs_view.js";
 import { compareView } from "./compare_view.js";
 import { runPage } from "./run_page.js";
@@ -26,19 +28,28 @@ if (access.token) sessionStorage.setItem(KEY, access.token);
 if (location.pathname !== "/") history.replaceState(null, "", "/" + location.hash);
 
 // Where the data come from, by what the server says of itself, and the form that asks for its token.
-const SOURCES = { local: { open: localSource, signIn } };
-const { open, signIn: form } = SOURCES[access.kind];
+const SOURCES = {
+  local: { open: localSource, form: signIn, views: { runs: runsView, run: runPage, compare: compareView, sites: sitesView, money: moneyView, plan: planView } },
+  service: { open: serviceSource, form: signInWithToken, views: { runs: instancesView, run: instanceView, sites: serviceView, money: accountView } },
+};
+const { open, form, views: VIEWS } = SOURCES[access.kind];
 
 const signedOut = () => { sessionStorage.removeItem(KEY); source = null; show(); };
 const connected = (state) => {
   connection.textContent = state === "connected" ? "live" : state === "waiting" ? "connecting again …" : "";
   connection.className = state;
 };
+// Signed in by a token that was typed.
+const enter = (typed) => {
+  sessionStorage.setItem(KEY, typed);
+  source = open(typed, { signedOut, connection: connected });
+  show();
+};
 const token = sessionStorage.getItem(KEY);
 let source = token ? open(token, { signedOut, connection: connected }) : null;
 
-const VIEWS = { runs: runsView, run: runPage, compare: compareView, sites: sitesView, money: moneyView, plan: planView };
-const PLACES = [["runs", "Runs", "#/runs"], ["plan", "Plan", "#/plan"], ["sites", "Sites", "#/sites"], ["money", "Money", "#/money"]];
+const WORDS = access.kind === "service" ? { runs: "Instances", sites: "Service" } : {};
+const PLACES = [["runs", "Runs", "#/runs"], ["plan", "Plan", "#/plan"], ["sites", "Sites", "#/sites"], ["money", "Money", "#/money"]].map(([name, word, href]) => [name, WORDS[name] || word, href]);
 
 const parse = (hash) => {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
@@ -66,7 +77,7 @@ const show = async () => {
   if (view) view.close();
   connected("");
   host.replaceChildren();
-  if (!source) { view = form(host); document.title = "Sign in · Bursar"; return; }
+  if (!source) { view = form(host, enter); document.title = "Sign in · Bursar"; return; }
   shown = `${route.name}/${route.parts[0] || ""}`;
   view = VIEWS[route.name](source, host, route);
   settle(route);

@@ -1,0 +1,59 @@
+"""The page of a service in a real browser: signing in by token, and what a user sees there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.dashboard import test_page_views as page_views
+from tests.service.service_process import served as serving_service
+
+from bursar.page.page_files import page_files
+from bursar.remote.messages import TaskSpec
+
+pytestmark = page_views.pytestmark
+browser = page_views.browser
+LABEL = "<img src=x onerror=window.taken=1>"
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Any]:
+    """A service with an instance whose label and output would like to be part of the page."""
+    with serving_service(tmp_path / "service") as one, one.client() as client:
+        handle = client.create_instance(label=LABEL).id
+        client.submit(handle, [TaskSpec(shell=f"echo '{LABEL}'; exit 3")])
+        (result,) = client.results(handle)
+        assert result.state == "failed"
+        yield one
+
+
+def test_a_user_sees_instances_output_service_and_money(service: Any, browser: Any) -> None:
+    """A wrong token is refused in a sentence; nothing of a task becomes part of the page."""
+    page = page_views.Page(browser, service)
+    address = f"http://127.0.0.1:{service.port}/"
+    browser.get(address)
+    page.one("#token").send_keys("wrong")
+    page.one("form button").click()
+    page.says("does not know this token")
+    page.one("#token").clear()
+    page.one("#token").send_keys(service.token)
+    page.one("form button").click()
+    page.one("table a").click()
+    page.says("exited with status 3")
+    page.press("stdout")
+    page.until(lambda: LABEL in page.one("#output-section pre").text, "output")
+    for place, text in (("#/sites", "Everybody's instances"), ("#/money", "Agreements")):
+        browser.get(address + place)
+        page.says(text)
+        assert service.token not in browser.current_url
+    assert browser.execute_script("return window.taken") is None
+    assert "data-error" not in browser.page_source.partition(">")[0]
+
+
+def test_all_files_of_the_page_are_small() -> None:
+    """Under 300 KB in all, and no module names an address of another machine."""
+    files = page_files()
+    assert sum(len(file.content) for file in files.values()) < 300_000
+    for name, file in files.items():
+        assert not re.search(rb"https?://(?!www\.w3\.org)", file.content), name
