@@ -195,9 +195,15 @@ class LiveForecast:
         waited = now - self._last
         if self._next_share() is not None and waited >= _STEP:
             return True
-        whole = 0.0 if self.latest is None else self.latest.fan.end_s.p50
+        whole, is_passed = 0.0, False
+        if self.latest is not None:
+            end = self.latest.fan.end_s
+            whole = end.p50
+            # That the run has not ended by then is news, too: its last tasks take longer.
+            is_passed = self.latest.standing.now + waited > end.p90
         pause = max(PAUSE, whole / PARTS)
-        return waited >= (pause if self._reader.ended != self._seen else max(pause, STILL))
+        has_news = is_passed or self._reader.ended != self._seen
+        return waited >= (pause if has_news else max(pause, STILL))
 
     def _next_share(self) -> float | None:
         """Return the share whose forecast is to be kept now; None: it is there already."""
