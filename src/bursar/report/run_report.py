@@ -215,15 +215,21 @@ class ReportContent:
         bars: dict[str, list[TimelineBar]] = {}
         at = self.clock.at
         for site, records in by_site.items():
+            # Rounded first: in simulated time a task starts as another one ends, and the last
+            # digits of the sums would make two processors of one.
             spans = [
-                (r.outcome.start, r.outcome.end, self.tasks[r.outcome.task].processors)
+                (
+                    round(at(r.outcome.start), 4),
+                    round(at(r.outcome.end), 4),
+                    self.tasks[r.outcome.task].processors,
+                )
                 for r in records
             ]
             bars[site] = [
                 (
                     first,
-                    round(at(r.outcome.start), 4),
-                    round(at(r.outcome.end), 4),
+                    start,
+                    end,
                     width,
                     kinds.of(kind_of(self.tasks[r.outcome.task])),
                     STATUSES.index(str(r.outcome.status)),
@@ -231,7 +237,9 @@ class ReportContent:
                 )
                 # Attempts do not record which processors they held; any numbering without overlaps
                 # shows the same load.
-                for r, held in zip(records, number_processors(spans), strict=True)
+                for r, (start, end, _), held in zip(
+                    records, spans, number_processors(spans), strict=True
+                )
                 for first, width in consecutive_runs(held)
             ]
         return bars

@@ -5,7 +5,7 @@ import { moment, money, num, percent, time, whole } from "./format.js";
 import { toast } from "./dialogs.js";
 
 const COLUMNS = [
-  ["", "choose"], ["Run", "run"], ["State", "state"], ["Progress", "progress"], ["Spent", "spent"], ["Makespan", "end"], ["Odds", "odds"], ["Begun", "created"],
+  ["", "choose"], ["Run", "run"], ["State", "state"], ["Progress", "progress"], ["Spent", "spent"], ["Took", "end"], ["Odds", "odds"], ["Begun", "created"],
 ];
 const ended = (row) => (row.succeeded || 0) + (row.failed || 0) + (row.skipped || 0);
 const VALUE = {
@@ -51,7 +51,7 @@ export const runsView = (source, host, route) => {
       cell("State", "", pill(row.state)),
       cell("Progress", "progress", make("span", {}, `${whole(done)} of ${whole(row.tasks)}`, row.failed > 0 && el("span", ` · ${whole(row.failed)} failed`, "bad")), meter(done / Math.max(1, row.tasks), `${row.run}: progress`, row.live ? "" : "good", (row.failed || 0) / Math.max(1, row.tasks))),
       cell("Spent", "num", money(row.spent, row.currency || ""), row.budget !== null && row.budget !== undefined && el("small", `of ${num(row.budget)}`)),
-      cell("Makespan", "num", fan ? `≈ ${time(fan.end_s.p50)}` : row.finished && row.created ? time(row.finished - row.created) : "", row.deadline_s && el("small", `deadline ${time(row.deadline_s)}`)),
+      cell("Took", "num", fan ? `≈ ${time(fan.end_s.p50)}` : row.finished && row.created ? time(row.finished - row.created) : "", row.deadline_s && el("small", `deadline ${time(row.deadline_s)}`)),
       cell("Odds", "num", odds === null || odds === undefined ? "" : el("span", percent(odds), odds < 0.5 ? "bad" : odds < 0.9 ? "warn" : "good")),
       cell("Begun", "when", moment(row.created)));
     lines.set(row.run, { row, node });
