@@ -161,7 +161,8 @@ site: $(VENV)/.made
 site-version: $(VENV)/.made
 	@[ -n "$(VERSION)" ] || { echo 'make site-version VERSION=0.1'; exit 2; }
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) latest
+	NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(BIN)):$$PATH" \
+	  mike deploy --update-aliases $(VERSION) latest
 	$(BIN)/mike set-default latest
 
 # Every benchmark, then the tables of benchmarks/README.md. `make bench SIZE=--quick` takes a tenth
