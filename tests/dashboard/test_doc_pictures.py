@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("selenium.webdriver", reason="selenium drives the browser")
 from tests.dashboard import test_page_views as page_views
 from tests.dashboard.conftest import serving
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("selenium.webdriver", reason="selenium drives the browser")
 from tests.dashboard import test_page_views as page_views
 from tests.service.service_process import served as serving_service
 
