@@ -188,7 +188,7 @@ def _behind(
         _purchases((width,)),
         _placements(rank),
         {"site0": 1.0},
-        waits={"site0": waited.sample(draws, random)},
+        comes={0: waited.sample(draws, random)},
     )
     end = wait + float(truth[2].max())
     return Trial(name, own.workflow, log, forecast.end.draws, 0.0, end)
