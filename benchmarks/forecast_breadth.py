@@ -191,7 +191,7 @@ def _behind(
         comes={0: waited.sample(draws, random)},
     )
     end = wait + float(truth[2].max())
-    return Trial(name, own.workflow, log, forecast.end.draws, 0.0, end)
+    return Trial(name, own.workflow, log, forecast.end.draws, 0.0, end, known.basis)
 
 
 def _known(
@@ -296,7 +296,11 @@ def cold_start(
                 dict(zip(names, speeds, strict=True)),
             )
             cost = float(end.max() / whole[2].max() - 1)
-            trial = Trial(name, own.workflow, "cold", forecast.end.draws, alone, float(end.max()))
+            trial = Trial(
+                *(name, own.workflow, "cold", forecast.end.draws, alone, float(end.max())),
+                known_from=known.basis,
+                share=COLD,
+            )
             yield own.workflow, cost, trial
 
 
@@ -523,6 +527,7 @@ def examples(bench: Benchmark, draws: int) -> None:
         f"{len(trials)} forecasts",
     )
     _add_coverage(table, "plain", score_plain(trials))
+    _add_coverage(table, "first", score_plain(trials, prior=True))
     scores, _ = score_corrected(trials, bench.of(20, 5, 2))
     _add_coverage(table, "corrected", scores)
     table = bench.table(
@@ -550,6 +555,7 @@ def load(bench: Benchmark, data: Path, executions: dict[str, Execution], draws: 
         bench, f"Behind the load of a log, EASY, from 2 executions: {len(trials)} campaigns"
     )
     _add_coverage(table, "plain", score_plain(trials))
+    _add_coverage(table, "first", score_plain(trials, prior=True))
     _add_coverage(table, "corrected", score_corrected(trials, bench.of(20, 5, 2))[0])
 
 
@@ -599,23 +605,36 @@ def cold(bench: Benchmark, executions: dict[str, Execution], platforms: Any, dra
     found = list(cold_start(executions, platforms, draws))
     table = bench.table(
         f"Cold start: the first {COLD:.0%} of the tasks alone, {len(found)} campaigns",
-        *("workflow", "campaigns", "longer, median", "longer, 90 %", "error then", "90 % held"),
+        *(
+            "workflow",
+            "campaigns",
+            "longer, median",
+            "longer, 90 %",
+            "error then",
+            "90 %, plain",
+            "90 %",
+        ),
     )
     plain = score_plain([trial for _, _, trial in found])["cold"]
+    first = score_plain([trial for _, _, trial in found], prior=True)["cold"]
     for workflow in (*sorted({name for name, _, _ in found}), None):
         costs = [cost for name, cost, _ in found if workflow in (None, name)]
-        held = [
-            ok
-            for ok, name in zip(plain.held_90, plain.workflow, strict=True)
-            if workflow in (None, name)
-        ]
+        held, held_first = (
+            [
+                ok
+                for ok, name in zip(one.held_90, one.workflow, strict=True)
+                if workflow in (None, name)
+            ]
+            for one in (plain, first)
+        )
         table.add(
             workflow or "all",
             len(costs),
             float(np.median(costs)),
             float(np.quantile(costs, 0.9)),
-            plain.median(plain.error, workflow),
+            first.median(first.error, workflow),
             float(np.mean(held)),
+            float(np.mean(held_first)),
         )
 
 

@@ -44,6 +44,7 @@ from bursar.forecasts.campaign_forecast import CampaignForecaster, TaskProgress
 from bursar.forecasts.known_runtimes import KnownRuntimes, known_runtimes
 from bursar.forecasts.runtime_draws import CampaignTasks
 from bursar.forecasts.runtime_model import RuntimeColumns
+from bursar.forecasts.score_prior import recorded_table
 from bursar.formats.wfformat import read_wfformat
 from bursar.history.columns import ObservationColumns
 from bursar.history.encoding import STATUS_CODES
@@ -194,6 +195,13 @@ class Trial:
     draws: np.ndarray
     now: float
     end: float
+    known_from: str
+    """Basis as the product names it, by which it finds scores of recorded executions."""
+    share: float = 0.0
+    cost_draws: np.ndarray | None = None
+    """Processor seconds that were foretold to be used from this moment on."""
+    cost: float = 0.0
+    """Processor seconds that were."""
 
 
 def upward_ranks(workflow: Workflow, seconds: np.ndarray) -> np.ndarray:
@@ -279,13 +287,35 @@ def progress_when(
     )
 
 
+def _used_after(now: float, schedule_of: tuple[np.ndarray, np.ndarray, np.ndarray]) -> float:
+    _, start, end = schedule_of
+    return float(np.maximum(end - np.maximum(start, now), 0.0).sum())
+
+
 def trials_of(
-    name: str, executions: dict[str, Execution], platforms: Sequence[Sequence[int]], draws: int
+    name: str,
+    executions: dict[str, Execution],
+    platforms: Sequence[Sequence[int]],
+    draws: int,
+    *,
+    shares: Sequence[float] = (0.0, 0.1),
+    alone: bool = False,
 ) -> Iterator[Trial]:
-    """Forecast one execution on all platforms from all that may be known before."""
+    """
+    Forecast one execution on all platforms from all that may be known before.
+
+    Parameters
+    ----------
+    shares
+        Shares of the tasks that have ended when the forecasts are made.
+    alone
+        Whether nothing is known of other workflows.
+    """
     random = np.random.default_rng([SEED, list(executions).index(name)])
     own = executions[name]
-    foreign = {n: one for n, one in executions.items() if one.workflow != own.workflow}
+    foreign = {
+        n: one for n, one in executions.items() if one.workflow != own.workflow and not alone
+    }
     same = [n for n, one in executions.items() if one.size == own.size and n != name]
     others = [
         n for n, one in executions.items() if one.workflow == own.workflow and one.size != own.size
@@ -309,11 +339,20 @@ def trials_of(
             truth = schedule(workflow, own.seconds, rank, platform, speeds)
             end = float(truth[2].max())
             purchases = [
-                Purchase(slot=Slot(site=f"site{at}", start=0.0, duration=1e9, processors=count))
+                Purchase(
+                    slot=Slot(
+                        site=f"site{at}",
+                        start=0.0,
+                        duration=1e9,
+                        processors=count,
+                        unit_price=1.0,
+                        divisible=True,
+                    )
+                )
                 for at, count in enumerate(platform)
             ]
-            for share, label in ((0.0, ""), (0.1, STARTED)):
-                if not share and not earlier:
+            for share in shares:
+                if not share and not earlier and known.basis == "nothing":
                     continue
                 progress = progress_at(known, share, truth)
                 if len(progress.ended) == len(expected):
@@ -336,7 +375,16 @@ def trials_of(
                     purchases, placements, dict(zip(names, SPEEDS, strict=True))
                 )
                 yield Trial(
-                    name, own.workflow, basis + label, forecast.end.draws, progress.now, end
+                    name,
+                    own.workflow,
+                    basis + (STARTED if share else ""),
+                    forecast.end.draws,
+                    progress.now,
+                    end,
+                    known.basis,
+                    share,
+                    None if forecast.cost is None else forecast.cost.draws,
+                    _used_after(progress.now, truth),
                 )
 
 
@@ -376,12 +424,18 @@ class Score:
         return float(np.median(chosen)) if chosen else float("nan")
 
 
-def score_plain(trials: Sequence[Trial]) -> dict[str, Score]:
-    """Score forecasts that nothing corrects."""
+def score_plain(trials: Sequence[Trial], *, prior: bool = False) -> dict[str, Score]:
+    """Score forecasts that nothing corrects, or the scores of other, recorded workflows alone."""
     scores: dict[str, Score] = defaultdict(Score.empty)
     for trial in trials:
-        scores[trial.basis].note(trial, Distribution.of(trial.draws, offset=trial.now))
+        known = prior_of(trial) if prior else ()
+        scores[trial.basis].note(trial, Distribution.of(trial.draws, prior=known, offset=trial.now))
     return scores
+
+
+def prior_of(trial: Trial) -> Sequence[EarlierScore]:
+    """Return the scores of recorded executions, without those of the trial's own workflow."""
+    return recorded_table().scores(trial.known_from, trial.share, trial.workflow).end
 
 
 def _weight(earlier: Trial, trial: Trial, of_others: float) -> float:
@@ -405,9 +459,10 @@ def score_corrected(
                 for of in seen[trial.basis]
                 if trials[of].execution != trial.execution
             ]
-            scores[trial.basis].note(
-                trial, Distribution.of(trial.draws, scores=before, offset=trial.now)
+            corrected = Distribution.of(
+                trial.draws, scores=before, prior=prior_of(trial), offset=trial.now
             )
+            scores[trial.basis].note(trial, corrected)
             held[trial.basis].append(scores[trial.basis].held_90[-1])
             seen[trial.basis].append(at)
         for basis, values in held.items():
@@ -445,7 +500,7 @@ def measure(bench: Benchmark, folder: Path) -> None:
     draws = bench.of(400, 200, 40)
     trials = [one for name in names for one in trials_of(name, executions, platforms, draws)]
     campaigns = len({(one.execution, id(one)) for one in trials})
-    plain = score_plain(trials)
+    plain, first = score_plain(trials), score_plain(trials, prior=True)
     corrected, by_order = score_corrected(trials, bench.of(ORDERS, 5, 2))
     table = bench.table(
         f"{len(names) * len(platforms)} campaigns, {campaigns} forecasts of the end, "
@@ -454,6 +509,9 @@ def measure(bench: Benchmark, folder: Path) -> None:
         "forecasts",
         "90 %, plain",
         "50 %, plain",
+        "90 %, first",
+        "50 %, first",
+        "width, first",
         "90 %",
         "spread",
         "50 %",
@@ -467,6 +525,9 @@ def measure(bench: Benchmark, folder: Path) -> None:
             len(raw.error),
             float(np.mean(raw.held_90)),
             float(np.mean(raw.held_50)),
+            float(np.mean(first[basis].held_90)),
+            float(np.mean(first[basis].held_50)),
+            first[basis].median(first[basis].width),
             float(np.mean(mine.held_90)),
             float(np.std(by_order[basis])),
             float(np.mean(mine.held_50)),

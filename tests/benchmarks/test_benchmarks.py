@@ -18,6 +18,7 @@ LIBRARIES = {
     "job_records",
     "page_in_browser",
     "run_lives",
+    "score_prior",
     "tables",
 }
 """Modules that are no benchmarks themselves."""

@@ -6,7 +6,8 @@ still to be spent. Past forecasts have scores: how far the truth lay from the me
 the distance from the median to the forecast's own 5 % or 95 % quantile. If the next score is as
 likely as each of those before to stand at any place among them, the share of them below a bound is
 the probability that the bound holds, whatever the distribution is (conformal prediction). Few
-scores say little, so that the draws themselves count as some scores, too.
+scores say little, so that the draws themselves count as some scores, too, and so do scores of
+recorded executions (:mod:`bursar.forecasts.score_prior`) while a user has few of their own.
 
 References
 ----------
@@ -37,6 +38,11 @@ WEIGHT_OF_OTHERS = 0.3
 
 BEYOND = 0.25
 """Distance to the farthest score that is thought of, as a share of the distance of all known."""
+
+ENOUGH = 20
+"""
+Scores of a user's own that replace those of recorded executions; each takes an equal part of them.
+"""
 
 MEMORY = 300
 """Scores that a correction looks at, the newest."""
@@ -97,16 +103,34 @@ class Distribution:
 
     @classmethod
     def of(
-        cls, draws: FloatArray, *, scores: Sequence["EarlierScore"] = (), offset: float = 0.0
+        cls,
+        draws: FloatArray,
+        *,
+        scores: Sequence["EarlierScore"] = (),
+        prior: Sequence["EarlierScore"] = (),
+        offset: float = 0.0,
     ) -> "Distribution":
-        """Return the distribution of draws in any order; scores are given with the newest last."""
-        newest = sorted(scores[-MEMORY:])
+        """
+        Return the distribution of draws in any order.
+
+        Parameters
+        ----------
+        scores
+            Scores of the user's earlier forecasts, newest last.
+        prior
+            Scores of other people's campaigns, which these replace as they come: none of the prior
+            is left with :data:`ENOUGH`.
+        """
+        newest = scores[-MEMORY:]
         # One run that missed badly must not make the next forecast absurd.
         most = FARTHEST + FARTHER * len(newest)
+        left = max(1 - len(newest) / ENOUGH, 0.0)
+        known = [*newest, *(EarlierScore(s, weight * left) for s, weight in prior if left)]
+        known = sorted(EarlierScore(min(max(s, -most), most), weight) for s, weight in known)
         return cls(
             draws=np.sort(np.asarray(draws, dtype=np.float64)),
-            scores=np.array([min(max(one.score, -most), most) for one in newest]),
-            weights=np.array([one.weight for one in newest]),
+            scores=np.array([one.score for one in known]),
+            weights=np.array([one.weight for one in known]),
             offset=offset,
         )
 

@@ -19,6 +19,7 @@ from bursar.forecasts.dispatch_replay import (
 from bursar.forecasts.known_runtimes import KnownRuntimes
 from bursar.forecasts.runtime_draws import draw_runtimes
 from bursar.forecasts.runtime_model import RuntimeColumns
+from bursar.forecasts.score_prior import recorded_scores
 from bursar.model.campaign import Workflow
 from bursar.model.plan import Placement, Purchase
 
@@ -143,6 +144,9 @@ class CampaignForecaster:
         How far the campaign has come.
     end_scores, cost_scores
         Scores of earlier forecasts of this kind, newest last, by which distributions are corrected.
+        Where these are few, those of recorded executions are taken, too.
+    share
+        Share of the tasks that have ended; None: as the progress has it.
 
     Raises
     ------
@@ -160,12 +164,15 @@ class CampaignForecaster:
         seed: int = SEED,
         end_scores: Sequence[EarlierScore] = (),
         cost_scores: Sequence[EarlierScore] = (),
+        share: float | None = None,
     ) -> None:
         self._workflow = workflow
         self._known = known
         self._progress = progress
         self._scores = end_scores, cost_scores
         count = len(workflow.tasks)
+        done = len(progress.ended) / count if share is None else share
+        self._prior = recorded_scores(known.basis, done)
         self._left = np.array([i for i in range(count) if i not in progress.ended], dtype=np.int64)
         elapsed = np.array([progress.elapsed.get(int(i), 0.0) for i in self._left])
         tasks = replace(known.tasks.rows(self._left), elapsed=elapsed)
@@ -369,10 +376,12 @@ class CampaignForecaster:
         ends, costs = self._scores
         cost = _costs(lots.purchases, now, lots.held, replay.last_use, replay.busy)
         return CampaignForecast(
-            end=Distribution.of(replay.end, scores=ends, offset=now),
+            end=Distribution.of(replay.end, scores=ends, prior=self._prior.end, offset=now),
             cost=None
             if cost is None
-            else Distribution.of(cost, scores=costs, offset=self._progress.spent),
+            else Distribution.of(
+                cost, scores=costs, prior=self._prior.cost, offset=self._progress.spent
+            ),
             basis=self._known.basis,
             observed=self._known.observed,
             executions=self._known.executions,

@@ -103,6 +103,7 @@ def forecast_instance(standing: InstanceStanding, scores: ForecastScores) -> Mad
             draws=min(MOST_DRAWS, max(FEWEST_DRAWS, MOST_RUNTIMES // len(left))),
             end_scores=[EarlierScore(score) for score in scores.end],
             cost_scores=[EarlierScore(score) for score in scores.cost],
+            share=1 - len(left) / len(standing.states),
         )
     except UnknownRuntimes:
         return None
