@@ -528,6 +528,8 @@ def examples(bench: Benchmark, draws: int) -> None:
     )
     _add_coverage(table, "plain", score_plain(trials))
     _add_coverage(table, "first", score_plain(trials, prior=True))
+    alone, _ = score_corrected(trials, bench.of(20, 5, 2), prior=False)
+    _add_coverage(table, "own scores only", alone)
     scores, _ = score_corrected(trials, bench.of(20, 5, 2))
     _add_coverage(table, "corrected", scores)
     table = bench.table(
@@ -556,7 +558,9 @@ def load(bench: Benchmark, data: Path, executions: dict[str, Execution], draws: 
     )
     _add_coverage(table, "plain", score_plain(trials))
     _add_coverage(table, "first", score_plain(trials, prior=True))
-    _add_coverage(table, "corrected", score_corrected(trials, bench.of(20, 5, 2))[0])
+    orders = bench.of(20, 5, 2)
+    _add_coverage(table, "own scores only", score_corrected(trials, orders, prior=False)[0])
+    _add_coverage(table, "corrected", score_corrected(trials, orders)[0])
 
 
 def slurm(bench: Benchmark, executions: dict[str, Execution]) -> None:
@@ -635,6 +639,7 @@ def cold(bench: Benchmark, executions: dict[str, Execution], platforms: Any, dra
             first.median(first.error, workflow),
             float(np.mean(held)),
             float(np.mean(held_first)),
+            first.median(first.width, workflow),
         )
 
 

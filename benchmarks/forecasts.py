@@ -443,7 +443,11 @@ def _weight(earlier: Trial, trial: Trial, of_others: float) -> float:
 
 
 def score_corrected(
-    trials: Sequence[Trial], orders: int, weight_of_others: float = WEIGHT_OF_OTHERS
+    trials: Sequence[Trial],
+    orders: int,
+    weight_of_others: float = WEIGHT_OF_OTHERS,
+    *,
+    prior: bool = True,
 ) -> tuple[dict[str, Score], dict[str, list[float]]]:
     """Score forecasts of campaigns that come one after the other, in several random orders."""
     scores: dict[str, Score] = defaultdict(Score.empty)
@@ -460,7 +464,10 @@ def score_corrected(
                 if trials[of].execution != trial.execution
             ]
             corrected = Distribution.of(
-                trial.draws, scores=before, prior=prior_of(trial), offset=trial.now
+                trial.draws,
+                scores=before,
+                prior=prior_of(trial) if prior else (),
+                offset=trial.now,
             )
             scores[trial.basis].note(trial, corrected)
             held[trial.basis].append(scores[trial.basis].held_90[-1])

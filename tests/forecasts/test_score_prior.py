@@ -84,3 +84,17 @@ def test_the_table_is_what_the_recorded_executions_give():
                         scores, abs=0.02
                     )
     assert set(recorded_table().end) == set(BASES)
+
+
+def test_draws_that_are_spread_widely_are_not_spread_to_absurd_values():
+    wide = np.exp(np.random.default_rng(3).normal(3.0, 1.2, 400))
+    prior = [EarlierScore(score, 1.0) for score in (-2.0, 2.0) * 10]
+    plain, found = Distribution.of(wide), Distribution.of(wide, prior=prior)
+    assert found.quantile(0.95) < 1.05 * max(10 * plain.quantile(0.5), plain.quantile(0.95))
+
+
+def test_what_never_comes_is_not_corrected():
+    never = Distribution.of(np.full(10, np.inf), prior=recorded_scores("nothing", 0.1).end)
+    assert never.quantile(0.5) == np.inf
+    half = Distribution.of(np.array([1.0] * 9 + [np.inf]), scores=[EarlierScore(1.0)])
+    assert half.quantile(0.5) == 1.0

@@ -1,6 +1,7 @@
 """What a run forecasts of processors that have not come yet: in a queue, or about to start."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,29 @@ def test_a_request_of_which_nothing_is_known_makes_no_forecast(
 
 
 def test_workers_that_start_take_their_time(forecaster: StandingForecaster) -> None:
+    """Any part of 600 s is as likely as another; after 400 s, any part of the 200 s left."""
     soon = median(forecaster.forecast(standing_of(is_queued=False), ((), ())))
-    starting = median(forecaster.forecast(standing_of(is_queued=False, opening=60.0), ((), ())))
-    assert starting - soon == pytest.approx(60.0, rel=0.01)
+    starting = forecaster.forecast(standing_of(is_queued=False, opening=600.0), ((), ()))
+    assert median(starting) - soon == pytest.approx(300.0, abs=60.0)
+    late = forecaster.forecast(standing_of(now=400.0, is_queued=False, opening=600.0), ((), ()))
+    assert median(late) - soon == pytest.approx(500.0, abs=30.0)
+
+
+def test_a_pool_that_has_begun_to_ask_is_foreseen_with_what_its_tasks_can_use(
+    forecaster: StandingForecaster,
+) -> None:
+    """Twenty tasks of 600 s: five rounds on four processors, two on sixteen, four by 3000 s."""
+    four = standing_of(is_queued=False)
+    assert median(forecaster.forecast(four, ((), ()))) == pytest.approx(3000.0, rel=0.2)
+    pool = replace(four, lease_of={}, spare={SITE.name: 12})
+    assert median(forecaster.forecast(pool, ((), ()))) == pytest.approx(1200.0, rel=0.2)
+    hurried = replace(pool, goal=Goal(deadline=2600.0))
+    # 20 tasks of 600 s with a margin of a quarter in 2570 s: six processors, four rounds.
+    assert median(forecaster.forecast(hurried, ((), ()))) == pytest.approx(2400.0, rel=0.2)
+
+
+def test_what_a_pool_still_asks_for_waits_as_its_requests_do(
+    forecaster: StandingForecaster,
+) -> None:
+    pool = replace(standing_of(queued=waits_of(500.0)), lease_of={}, spare={SITE.name: 12})
+    assert median(forecaster.forecast(pool, ((), ()))) == pytest.approx(1700.0, rel=0.2)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bursar.api.needs import PlanNeeds
 from bursar.api.queues import RequestWaits
-from bursar.broker.estimates import start_up
+from bursar.broker.estimates import price_at_speed, start_up
 from bursar.forecasts.calibration import EarlierScore
 from bursar.forecasts.campaign_forecast import (
     DRAWS,
@@ -23,13 +23,12 @@ from bursar.forecasts.campaign_forecast import (
 from bursar.forecasts.fan import forecast_to_dict
 from bursar.forecasts.known_runtimes import KnownRuntimes
 from bursar.history.forecast_records import FoundScores
-from bursar.model.campaign import Goal, Workflow
+from bursar.model.campaign import Goal
 from bursar.model.plan import Purchase
-from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.planning.front import ParetoFront, PlanOption
 from bursar.planning.trade_off_solver import plan_option
-from bursar.provisioning.request_shaping import MARGIN, START
+from bursar.provisioning.request_shaping import MARGIN, START, useful_processors
 from bursar.report.forecast_columns import forecast_in_words
 from bursar.report.tables import amount_above, span, span_above
 
@@ -192,10 +191,13 @@ class PlanForecasts:
     def _pool(self) -> CampaignForecast:
         purchases: list[Purchase] = []
         comes: dict[int, FloatArray] = {}
-        known = [task.runtime for task in self._front.workflow.tasks if task.runtime is not None]
-        longest = max(known, default=0.0)
-        missing = _useful(self._front.workflow, self._goal, self._speeds)
-        for site in sorted(self._front.sites, key=_price):
+        workflow = self._front.workflow
+        runtimes = [task.runtime or 0.0 for task in workflow.tasks]
+        longest = max(runtimes, default=0.0)
+        missing = useful_processors(
+            workflow, runtimes, self._goal.deadline, min(self._speeds.values())
+        )
+        for site in sorted(self._front.sites, key=price_at_speed):
             count = min(missing, site.processors)
             missing -= count
             size = -(-count // MOST_LEASES) if count else 1
@@ -340,24 +342,3 @@ def _scaled(
         cost = replace(cost, draws=cost.draws * (option.cost / replayed.cost))
     end = replace(forecast.end, draws=forecast.end.draws * longer)
     return replace(forecast, end=end, cost=None if option.cost is None else cost)
-
-
-def _price(site: SiteFacts) -> float:
-    return math.inf if site.unit_price is None else site.unit_price / site.speed
-
-
-def _useful(workflow: Workflow, goal: Goal, speeds: Mapping[str, float]) -> int:
-    """Return how many processors a pool asks for: what the deadline needs, or the widest level."""
-    level = [0] * len(workflow.tasks)
-    for task in workflow.order:
-        level[task] = max((level[parent] + 1 for parent in workflow.parents[task]), default=0)
-    widths = np.bincount(level, weights=[task.processors for task in workflow.tasks])
-    most = int(widths.max())
-    work = sum((task.runtime or 0.0) * task.processors for task in workflow.tasks)
-    slowest = min(speeds.values())
-    usable = 0.0 if goal.deadline is None else goal.deadline - START
-    longest = max((task.runtime or 0.0 for task in workflow.tasks), default=0.0)
-    if usable <= longest * MARGIN / slowest:
-        return most
-    widest = max(task.processors for task in workflow.tasks)
-    return min(most, max(widest, math.ceil(work * MARGIN / (usable * slowest))))

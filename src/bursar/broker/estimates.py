@@ -40,6 +40,11 @@ def start_up(site: SiteFacts) -> float:
     return START_UP.get(site.kind, 0.0) + late
 
 
+def price_at_speed(site: SiteFacts) -> float:
+    """Return the price of a processor-second of work at speed 1; infinite where it is unknown."""
+    return math.inf if site.unit_price is None else site.unit_price / site.speed
+
+
 @lru_cache(maxsize=1024)
 def student_quantile(degrees: int, probability: float) -> float:
     """

@@ -54,6 +54,12 @@ FARTHEST = 2.0
 FARTHER = 0.25
 """Farthest score that counts as what it is, with the first score and with each further one."""
 
+MOST_FACTOR = math.log(10.0)
+"""
+Distance from the median to which scores of recorded executions move a quantile, at most, unless the
+draws go further themselves (logarithm).
+"""
+
 LEAST = 1e-6
 """Smallest quantity; less counts as much, since scores compare factors."""
 
@@ -121,14 +127,24 @@ class Distribution:
             Scores of other people's campaigns, which these replace as they come: none of the prior
             is left with :data:`ENOUGH`.
         """
+        draws = np.sort(np.asarray(draws, dtype=np.float64))
         newest = scores[-MEMORY:]
         # One run that missed badly must not make the next forecast absurd.
         most = FARTHEST + FARTHER * len(newest)
         left = max(1 - len(newest) / ENOUGH, 0.0)
-        known = [*newest, *(EarlierScore(s, weight * left) for s, weight in prior if left)]
+        quantiles = _own_quantiles(draws)
+        if not math.isfinite(sum(quantiles)):
+            # Of what never comes in many draws there is no distance to the median.
+            return cls(draws=draws, offset=offset)
+        known = [*newest]
+        if prior and left:
+            _, low, high = _units_of(quantiles)
+            # Draws that are spread widely are not spread to absurd values.
+            down, up = -max(MOST_FACTOR / low, 1.0), max(MOST_FACTOR / high, 1.0)
+            known += [EarlierScore(min(max(s, down), up), w * left) for s, w in prior]
         known = sorted(EarlierScore(min(max(s, -most), most), weight) for s, weight in known)
         return cls(
-            draws=np.sort(np.asarray(draws, dtype=np.float64)),
+            draws=draws,
             scores=np.array([one.score for one in known]),
             weights=np.array([one.weight for one in known]),
             offset=offset,
@@ -159,8 +175,7 @@ class Distribution:
 
     def own_quantiles(self) -> tuple[float, float, float]:
         """Return the 5 %, 50 % and 95 % quantiles of the draws, without what has come already."""
-        low, middle, high = (_own_quantile(self.draws, share) for share in (LOW, 0.5, HIGH))
-        return low, middle, high
+        return _own_quantiles(self.draws)
 
     def _units(self) -> tuple[float, float, float]:
         return _units_of(self.own_quantiles())
@@ -209,6 +224,11 @@ def _units_of(quantiles: tuple[float, float, float]) -> tuple[float, float, floa
     """Return the logarithm of the median, and the distances to the quantiles on each side."""
     low, middle, high = (math.log(max(value, LEAST)) for value in quantiles)
     return middle, max(middle - low, NEAREST), max(high - middle, NEAREST)
+
+
+def _own_quantiles(draws: FloatArray) -> tuple[float, float, float]:
+    low, middle, high = (_own_quantile(draws, share) for share in (LOW, 0.5, HIGH))
+    return low, middle, high
 
 
 def _own_quantile(draws: FloatArray, share: float) -> float:

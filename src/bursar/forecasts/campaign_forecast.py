@@ -176,9 +176,12 @@ class CampaignForecaster:
         self._left = np.array([i for i in range(count) if i not in progress.ended], dtype=np.int64)
         elapsed = np.array([progress.elapsed.get(int(i), 0.0) for i in self._left])
         tasks = replace(known.tasks.rows(self._left), elapsed=elapsed)
+        random = np.random.default_rng(seed)
         runtimes, self._slowness = draw_runtimes(
-            known.model, tasks, progress.observed, draws, np.random.default_rng(seed)
+            known.model, tasks, progress.observed, draws, random
         )
+        # Workers that start slowly do so at all sites: what slows them is common, such as a disk.
+        self._started = random.random(draws)
         # What is left of a task that runs.
         self._runtimes = np.maximum(runtimes - elapsed[None, :], 0.0)
         self._running = elapsed > 0
@@ -210,7 +213,8 @@ class CampaignForecaster:
         draws
             Draws to use; None: all.
         start_up
-            Seconds from when a site's processors are held, and paid, until its workers take tasks.
+            Seconds from when a site's processors are held, and paid, until its workers take tasks,
+            at most: each draw takes a part of it, any part as likely as another.
         comes
             When processors come that queue, by the number of the purchase: seconds from the
             campaign's begin, at least one for each draw. Others come as planned.
@@ -261,8 +265,7 @@ class CampaignForecaster:
         start
             Numbers by which the tasks are given out, the least first; shape ``(n,)``.
         start_up
-            Seconds until workers take tasks once processors are held, for each purchase; empty:
-            none.
+            As there, for each purchase; empty: none.
         """
         starts = start_up or [0.0] * len(purchases)
         lots = self._lots(purchases, speeds, starts, comes, len(self._runtimes))
@@ -329,8 +332,9 @@ class CampaignForecaster:
             site, start = purchase.slot.site, purchase.slot.start
             come = comes[number][:draws] if number in comes else start
             held[:, number] = np.maximum(come - now, 0.0)
-            # Workers of what is held already have started, or are about to.
-            opening[:, number] = np.maximum(come + start_up[number] - now, 0.0)
+            # Of workers that could have started by now, only later starts are left.
+            left = np.maximum(start_up[number] - np.maximum(now - come, 0.0), 0.0)
+            opening[:, number] = held[:, number] + left * self._started[:draws]
             at = self._known.sites.get(site)
             factor = 1.0 if at is None else self._slowness[:draws, at]
             slowness[:, number] = factor / speeds.get(site, 1.0)

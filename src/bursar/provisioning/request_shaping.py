@@ -9,10 +9,12 @@ may overtake it, and take one of its processors.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bursar.model.allocation import Allocation
+from bursar.model.campaign import Workflow
 from bursar.model.provisioning import ProcessorDemand
 from bursar.model.slot import Slot
 from bursar.provisioning.pool_snapshot import PoolSite
@@ -24,6 +26,45 @@ MARGIN = 1.25
 
 START = 30.0
 """Seconds of each request that are allowed for the worker's start."""
+
+
+def useful_processors(
+    workflow: Workflow,
+    runtimes: Sequence[float],
+    until_deadline: float | None,
+    slowest: float,
+    ended: Collection[int] = (),
+) -> int:
+    """
+    Return how many processors a pool asks for: what the deadline needs, or the widest level.
+
+    Parameters
+    ----------
+    runtimes
+        Seconds at speed 1 of each task of the workflow; 0 where unknown.
+    until_deadline
+        Seconds; None: there is no deadline.
+    slowest
+        Least speed of a site.
+    ended
+        Tasks that are left out.
+    """
+    level = [0] * len(workflow.tasks)
+    widths: Counter[int] = Counter()
+    work, longest, widest = 0.0, 0.0, 1
+    for number in workflow.order:
+        level[number] = max((level[one] + 1 for one in workflow.parents[number]), default=0)
+        if number in ended:
+            continue
+        processors = workflow.tasks[number].processors
+        widths[level[number]] += processors
+        work += runtimes[number] * processors
+        longest, widest = max(longest, runtimes[number]), max(widest, processors)
+    most = max(widths.values(), default=0)
+    usable = 0.0 if until_deadline is None else until_deadline - START
+    if usable <= longest * MARGIN / slowest:
+        return most
+    return min(most, max(widest, math.ceil(work * MARGIN / (usable * slowest))))
 
 
 def longest_walltime(site: PoolSite) -> float:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -101,9 +101,13 @@ class RunStanding:
         Purchases of ``leases`` that have no agreed start and have not come, by name: when they were
         asked for, and how to learn how long such a request waits.
     opening
-        Seconds that the workers of a lease take to start once it is held; 0 where they are there.
+        Seconds that the workers of a lease take to start once it is held, at most; 0 where they
+        are there.
     held
         Processors of all leases at each site, also those that other runs use now.
+    spare
+        Processors of each site for which a pool may still ask, as tasks can use them; empty: the
+        run has no pool.
     lease_of
         Lease to which each task is bound, by the task's number; another name, or none: the task
         runs on whatever there is.
@@ -124,6 +128,7 @@ class RunStanding:
     lease_of: Mapping[int, str]
     plan: Plan | None
     goal: Goal
+    spare: Mapping[str, int] = field(default_factory=dict)
 
 
 class StandingReader:
@@ -198,6 +203,12 @@ class StandingReader:
             lease_of=dict(supply.run.bindings.lease_of),
             plan=supply.plan if isinstance(supply, PlannedSupply) else None,
             goal=execution.goal,
+            # A supply that replaces workers is a pool.
+            spare={
+                name: max(site.facts.processors - held[name], 0)
+                for name, site in self._sites.items()
+                if supply.replaces_workers
+            },
         )
 
     def _queued(

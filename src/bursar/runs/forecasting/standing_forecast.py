@@ -6,10 +6,12 @@ Loaded late and used in a thread: the arrays and kernels take longer to load tha
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bursar.broker.estimates import price_at_speed, start_up
 from bursar.forecasts.calibration import Distribution, EarlierScore
 from bursar.forecasts.campaign_forecast import (
     SEED,
@@ -25,8 +27,11 @@ from bursar.history.columns import ObservationColumns, read_columns
 from bursar.history.forecast_records import GRID, FoundScores, KeptForecast
 from bursar.history.observation import CENSORED
 from bursar.model.campaign import Campaign
+from bursar.model.plan import Purchase
 from bursar.model.site import SiteFacts
+from bursar.model.slot import Slot
 from bursar.model.task import Status
+from bursar.provisioning.request_shaping import useful_processors
 from bursar.runs.forecasting.standing import QueuedRequest, RunStanding
 
 MOST_RUNTIMES = 150_000
@@ -81,6 +86,7 @@ class StandingForecaster:
         execution: str,
     ) -> None:
         self._workflow = campaign.workflow
+        self._sites = {site.name: site for site in sites}
         self._speeds = {site.name: site.speed for site in sites}
         self.known: KnownRuntimes = known_runtimes(
             campaign, [site.name for site in sites], source or NoObservations(), without=execution
@@ -123,6 +129,7 @@ class StandingForecaster:
         """Return the forecast of the same run on other processors, on the same draws."""
         if self._forecaster is None or not standing.leases:
             return None
+        standing = self._grown(standing)
         number = {name: at for at, name in enumerate(standing.leases)}
         count = len(self._workflow.tasks)
         lease = np.full(count, ANYWHERE, dtype=np.int64)
@@ -148,6 +155,46 @@ class StandingForecaster:
         )
         # A task that fits nowhere makes the end infinite: nothing is known then.
         return found if math.isfinite(found.end.quantile(0.95)) else None
+
+    def _grown(self, standing: RunStanding) -> RunStanding:
+        """
+        Return how a run will stand once its pool has asked for what its tasks can use.
+
+        A pool asks for processors as tasks become ready, the cheapest first. Those that it has not
+        asked for yet come as late as the ones that queue at the site now.
+        """
+        if not any(standing.spare.values()):
+            return standing
+        runtimes = np.nan_to_num(self.known.medians())
+        deadline = standing.goal.deadline
+        left = None if deadline is None else deadline - standing.now
+        slowest = min(self._speeds.values())
+        missing = useful_processors(
+            self._workflow, runtimes.tolist(), left, slowest, standing.ended
+        ) - sum(one.slot.processors for one in standing.leases.values())
+        leases, queued = dict(standing.leases), dict(standing.queued)
+        opening = dict(standing.opening)
+        for site in sorted(self._sites.values(), key=price_at_speed):
+            processors = min(missing, standing.spare.get(site.name, 0))
+            if processors <= 0:
+                continue
+            missing -= processors
+            name = f"more at {site.name}"
+            slot = Slot(
+                site=site.name,
+                start=standing.now,
+                duration=math.inf,
+                processors=processors,
+                unit_price=site.unit_price,
+                fixed_price=site.fixed_price,
+                divisible=True,
+                leased=True,
+            )
+            leases[name], opening[name] = Purchase(slot=slot), start_up(site)
+            like = (one for one in standing.queued if leases[one].slot.site == site.name)
+            if (first := next(like, None)) is not None:
+                queued[name] = QueuedRequest(standing.now, standing.queued[first].expected_wait)
+        return replace(standing, leases=leases, queued=queued, opening=opening)
 
     def _coming(self, name: str, request: QueuedRequest, now: float) -> FloatArray:
         """
