@@ -617,6 +617,7 @@ def cold(bench: Benchmark, executions: dict[str, Execution], platforms: Any, dra
             "error then",
             "90 %, plain",
             "90 %",
+            "width of 90 %",
         ),
     )
     plain = score_plain([trial for _, _, trial in found])["cold"]
