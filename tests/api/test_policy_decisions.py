@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.recording import assert_recorded
 
-from bursar.api import replaying, running, simulating, tuning
+from bursar.api import quoting, replaying, running, simulating, tuning
 from bursar.api.simulator import Simulator
 from bursar.broker.policy_choice import PolicyRequest, SupplyPolicy, choose_policy
 from bursar.model.campaign import Campaign, Goal, Workflow
@@ -126,7 +126,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
         names = ", ".join(site.name for site in sites)
         raise Decided(f"{policy.kind} ({policy}) on {names}, trade-off {work.goal.trade_off}")
 
-    for module in (running, simulating):
+    for module in (quoting, simulating):
         monkeypatch.setattr(module, "quote_policy", quote_policy)
 
 

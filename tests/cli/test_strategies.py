@@ -88,6 +88,65 @@ def test_every_strategy_keeps_to_the_budget_live(bag: Any, strategy: str) -> Non
     check_money(bag.path / "runs" / "r", bag.json("bill", "r"))
 
 
+def test_a_strategy_is_forecast_before_anything_starts(bag: Any) -> None:
+    """As the run would say, with odds once there were runs; and nothing is made."""
+    goal = ("bag.toml", "--sites", "sites.toml", "--deadline", "60", "--history", "h.sqlite")
+    named = ("--strategy", "cost", *goal)
+
+    told = bag.json("plan", *named)
+    assert (told["policy"], told["strategy"], told["feasible"]) == ("economy", "cost", True)
+    assert "forecast" not in told
+    assert not list((bag.path / "runs").glob("*"))
+    bag.json("run", *named, "--name", "r")
+    began = json.loads((bag.path / "runs" / "r" / "plan.json").read_text())["proposal"]
+    assert told["expected_cost"] == pytest.approx(began["expected_cost"])
+    told = bag.json("plan", *named, "--fresh")
+    assert told["forecast"]["odds"] > 0.9
+    assert keys_of(told) <= documented("json.md")
+
+    said = bag.bursar("plan", *goal, "--fresh")
+    assert "bursar plan --strategy adaptive shows what to expect" in said.stderr
+    assert "strategy" not in bag.bursar("plan", *goal, "--fresh", "-p", "2").stderr
+    out_of_reach = ("--strategy", "cost", "bag.toml", "--sites", "sites.toml", "--deadline", "0.4", "--fresh")
+    assert bag.json("plan", *out_of_reach, status=3)["counter_offers"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--strategy", "cost", "--exact", "1s"), "--exact: goes with a plan; a strategy decides"),
+        (("--strategy", "cost", "--check"), "--check: goes with a plan; a strategy decides"),
+        (("--out-of-reach", "fit"), "--out-of-reach: goes with --strategy"),
+    ],
+)
+def test_options_of_plans_and_strategies_are_not_mixed(
+    bag: Any, options: tuple[str, ...], words: str
+) -> None:
+    done = bag.bursar("plan", "bag.toml", "--sites", "sites.toml", *options, status=2)
+
+    assert words in done.stderr
+
+
+def test_a_workflow_is_planned_by_the_trade_off_of_a_strategy(bag: Any) -> None:
+    bag.write(
+        "chain.toml",
+        '[campaign]\nname = "chain"\n[[task]]\nid = "a"\ncommand = "true"\nruntime = 1\n'
+        '[[task]]\nid = "b"\ncommand = "true"\nruntime = 1\nafter = ["a"]\n',
+    )
+    bag.write(
+        "two.toml",
+        "[site.cheap]\nprocessors = 1\nunit_price = 1\n"
+        "[site.fast]\nprocessors = 1\nunit_price = 3\nspeed = 2\n",
+    )
+    options = ("plan", "chain.toml", "--sites", "two.toml", "--strategy")
+
+    cheap, fast = bag.json(*options, "cost"), bag.json(*options, "time")
+
+    assert (cheap["policy"], fast["policy"]) == ("planned", "planned")
+    assert cheap["expected_cost"] < fast["expected_cost"]
+    assert cheap["expected_finish_s"] > fast["expected_finish_s"]
+
+
 def test_a_goal_out_of_reach_is_answered_with_what_could_be_had(bag: Any) -> None:
     """And nothing is started; an offer that is taken as it is printed holds, live."""
     goal = ("--deadline", "1.9", "--budget", "3.6")

@@ -1,17 +1,20 @@
 """Quotes of a campaign under the policy that was decided on, before anything starts."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bursar.api.known_campaign import ForeseenCampaign
+from bursar.api.known_campaign import ForeseenCampaign, foresee
 from bursar.api.needs import SLOWER, firm_offer, with_margins
 from bursar.api.quote import Quote
+from bursar.api.site_resolution import RUNS, with_learned
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.estimates import start_up
-from bursar.broker.policy_choice import SupplyPolicy
-from bursar.broker.strategies import Named
+from bursar.broker.policy_choice import PolicyRequest, SupplyPolicy, choose_policy
+from bursar.broker.strategies import Named, OutOfReach
 from bursar.broker.trading import CampaignTrader
 from bursar.model.campaign import Campaign, Goal, odds_in_words
 from bursar.model.errors import InputError
@@ -343,6 +346,85 @@ def quote_policy(
             words = forecast_in_words(forecast, campaign.goal, planned.currency)
             return replace(planned, forecast=forecast, note=words)
     return planned
+
+
+def quote_named_strategy(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    strategy: Named,
+    *,
+    out_of_reach: OutOfReach | None = None,
+    history: "str | Path | ForeseenCampaign | None" = None,
+    runs: Path = RUNS,
+) -> Quote | Campaign:
+    """
+    Quote what a run by a strategy would do, before anything starts.
+
+    Parameters
+    ----------
+    history
+        As for :func:`bursar.plan`.
+    runs
+        Folder of the runs, with what is known of the start of workers.
+
+    Returns
+    -------
+    Quote or Campaign
+        The campaign with the trade-off that the strategy stands for where the campaign is a
+        workflow, which is planned.
+
+    Raises
+    ------
+    InputError
+        When the strategy does not go with the campaign or the sites, or prices are wrong.
+    """
+    wanted = PolicyRequest(strategy=strategy, out_of_reach=out_of_reach)
+    decision = choose_policy(campaign, sites, wanted)
+    if decision.policy.kind != "economy":
+        return decision.campaign
+    facts = with_learned(decision.sites, runs)
+    foreseen = foresee(decision.campaign, facts, history)
+    asked = (decision.policy, foreseen.campaign, facts)
+    if any(site.kind == "simulated" for site in facts):
+        return quote_policy(*asked, _never_planned, copies={}, foreseen=foreseen)
+    return quote_on_real_sites(*asked, _never_planned, None, foreseen)
+
+
+def _never_planned(campaign: Campaign, quick: bool) -> Quote:
+    raise AssertionError("a strategy follows no plan")
+
+
+def quote_on_real_sites(
+    policy: SupplyPolicy,
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    make_plan: PlanMaker,
+    customer: str | None,
+    foreseen: ForeseenCampaign | None,
+) -> Quote:
+    """
+    Quote a campaign on real sites, as :func:`quote_policy` does; a strategy asks their owners.
+
+    Parameters
+    ----------
+    customer
+        Account that pays, by which owners know who asks; None: nobody's.
+    """
+    copies: Mapping[str, Sequence[Replica]] = {}
+    if policy.brokering is not None:
+        # Late: most campaigns are planned, and need neither the broker nor its language.
+        from bursar.api.matching import locate_replicas
+
+        copies = locate_replicas(policy.brokering, campaign)
+    if policy.kind != "economy":
+        return quote_policy(policy, campaign, sites, make_plan, copies=copies)
+    from bursar.sites.owners import known_owners
+
+    with known_owners(customer) as owners:
+        trading = CampaignTrader(sites, epoch=time.time(), owners=owners)
+        return quote_policy(
+            policy, campaign, sites, make_plan, copies=copies, trading=trading, foreseen=foreseen
+        )
 
 
 def _quote_matching(

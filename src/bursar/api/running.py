@@ -14,7 +14,7 @@ from bursar.api.paying import payer_of, within_account
 from bursar.api.planning import plan, resolve_campaign, with_goal
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
-from bursar.api.quoting import PlanMaker, quote_policy
+from bursar.api.quoting import quote_on_real_sites
 from bursar.api.reusing import (
     Changed,
     ReusingCampaign,
@@ -34,18 +34,16 @@ from bursar.api.site_resolution import (
     resolve_sites,
     with_learned,
 )
-from bursar.broker.policy_choice import PolicyRequest, ProvisioningMode, SupplyPolicy, choose_policy
+from bursar.broker.policy_choice import PolicyRequest, ProvisioningMode, choose_policy
 from bursar.broker.strategies import Named, OutOfReach
-from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.journal import is_written
 from bursar.engine.run_tasks import RetriedFailures
 from bursar.formats.projects_toml import project_weight
 from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
-from bursar.model.matching import Brokering, Replica
+from bursar.model.matching import Brokering
 from bursar.model.plan import Plan
-from bursar.model.site import SiteFacts
 from bursar.model.task import Status
 from bursar.planning.policy import Method, Scheduler
 from bursar.report.progress import RunProgress
@@ -57,7 +55,6 @@ from bursar.runs.plan_file import read_plan, write_plan
 from bursar.runs.recording.user_history import NOWHERE, stated_history
 from bursar.runs.run_record import read_run, summarise
 from bursar.runs.task_needs import check_needs, memory_note
-from bursar.sites.owners import known_owners
 
 # Running of campaigns, and resuming of runs that were stopped.
 
@@ -293,7 +290,7 @@ def run(
     def quoted(wanted: Campaign) -> Quote:
         customer = None if payer is None else payer.account
         learned = None if isinstance(known_from, str) else known_from.of_part(wanted)
-        return _quoted(policy, wanted, facts, make_plan, customer, learned)
+        return quote_on_real_sites(policy, wanted, facts, make_plan, customer, learned)
 
     if ahead.is_done:
         quote = ahead.nothing_left(policy, facts[0].currency)
@@ -361,30 +358,6 @@ def _begun(
         _make_initial_files(folder, campaign)
         ahead.take_over(folder)
         yield folder
-
-
-def _quoted(
-    policy: SupplyPolicy,
-    campaign: Campaign,
-    sites: Sequence[SiteFacts],
-    make_plan: PlanMaker,
-    customer: str | None,
-    foreseen: ForeseenCampaign | None,
-) -> Quote:
-    """Quote a campaign on real sites; an economy asks their owners, who know the customer."""
-    copies: Mapping[str, Sequence[Replica]] = {}
-    if policy.brokering is not None:
-        # Late: most campaigns are planned, and need neither the broker nor its language.
-        from bursar.api.matching import locate_replicas
-
-        copies = locate_replicas(policy.brokering, campaign)
-    if policy.kind != "economy":
-        return quote_policy(policy, campaign, sites, make_plan, copies=copies)
-    with known_owners(customer) as owners:
-        trading = CampaignTrader(sites, epoch=time.time(), owners=owners)
-        return quote_policy(
-            policy, campaign, sites, make_plan, copies=copies, trading=trading, foreseen=foreseen
-        )
 
 
 _FORECAST_ONLY = ("best-effort", "queued", "either")

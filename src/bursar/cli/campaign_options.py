@@ -321,12 +321,7 @@ def takes_campaign_options(
     """
 
     def command(context: typer.Context, **values: Any) -> None:
-        named = frozenset(
-            max(parameter.opts, key=len)
-            for parameter in context.command.params
-            if _is_typed(context, parameter.name)
-        )
-        work(CampaignOptions(**values), named)
+        work(CampaignOptions(**values), named_options(context))
 
     hints = get_type_hints(CampaignOptions, include_extras=True)
     parameters = [
@@ -344,6 +339,15 @@ def takes_campaign_options(
     command.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
     command.__doc__, command.__name__ = work.__doc__, work.__name__
     return command
+
+
+def named_options(context: typer.Context) -> frozenset[str]:
+    """Return the options that the command line names, by their long names."""
+    return frozenset(
+        max(parameter.opts, key=len)
+        for parameter in context.command.params
+        if _is_typed(context, parameter.name)
+    )
 
 
 def _shown(name: str, hint: Any, refused: Mapping[str, str]) -> Any:

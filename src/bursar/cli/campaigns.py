@@ -22,6 +22,7 @@ from bursar.cli.campaign_options import (
     WITH_REPLAYED_RUN,
     WITH_RESUME,
     CampaignOptions,
+    named_options,
     refuse,
     refuse_others,
     takes_campaign_options,
@@ -31,12 +32,14 @@ from bursar.cli.options import (
     RUNS,
     AsJson,
     Budget,
+    ByStrategy,
     CampaignPath,
     Confidence,
     Deadline,
     Explain,
     Fresh,
     HistoryFile,
+    IfOutOfReach,
     MarketOption,
     PlanMethod,
     PlanScheduler,
@@ -59,12 +62,33 @@ from bursar.model.errors import InputError
 if TYPE_CHECKING:
     from bursar.api.reusing import ReusingCampaign
     from bursar.api.run_result import RunResult
+    from bursar.model.campaign import Campaign
+    from bursar.model.site import SiteFacts
 
 
 # ``bursar plan``: the trade-off curve, before anything starts.
 
 INFEASIBLE = 3
 WRONG = 1
+
+OF_A_PLAN = frozenset(
+    f"--{name}"
+    for name in [
+        "processors",
+        "method",
+        "scheduler",
+        "population",
+        "generations",
+        "evaluations",
+        "seed",
+        "time-limit",
+        "accounting",
+        "exact",
+        "check",
+        "html",
+    ]
+)
+"""Options of ``bursar plan`` that say how a plan is made or shown."""
 
 
 def register_plan(app: typer.Typer) -> None:
@@ -73,6 +97,7 @@ def register_plan(app: typer.Typer) -> None:
 
 
 def plan_campaign(
+    context: typer.Context,
     campaign: CampaignPath,
     sites: SitesPath = None,
     market: MarketOption = None,
@@ -83,6 +108,8 @@ def plan_campaign(
     runtime: Runtime = None,
     probe: Probe = None,
     processors: Processors = None,
+    strategy: ByStrategy = None,
+    out_of_reach: IfOutOfReach = "fit",
     method: PlanMethod = "auto",
     scheduler: PlanScheduler = "heft",
     population: Annotated[
@@ -160,12 +187,18 @@ def plan_campaign(
 ) -> None:
     """Show the trade-off of time against cost of a campaign, before anything starts."""
     from bursar.api.planning import plan
+    from bursar.api.quote import Quote
+    from bursar.api.quoting import quote_named_strategy
     from bursar.api.reusing import reusing
+    from bursar.model.campaign import Campaign
     from bursar.planning.policy import SearchLimits
     from bursar.report.progress import PlanProgress
     from bursar.runs.recording.user_history import NOWHERE
     from bursar.runs.task_needs import memory_note
 
+    named = named_options(context)
+    if strategy is None and "--out-of-reach" in named:
+        raise InputError("goes with --strategy", where="--out-of-reach")
     check_probe(probe, runtime, replay)
     facts = load_sites(sites, market)
     loaded = load_campaign(
@@ -199,19 +232,33 @@ def plan_campaign(
         measured = probe_campaign(ahead, facts, probe, processors=processors, progress=True)
         loaded = measured.campaign
         ahead = replace(ahead, whole=loaded)
-    with PlanProgress(facts[0].currency) as progress:
-        quote = plan(
+    known_from = history if measured is None else NOWHERE
+    quote: Quote | Campaign = ahead.rest()
+    if strategy is not None:
+        if loaded.workflow.is_bag and (useless := sorted(named & OF_A_PLAN)):
+            raise InputError("goes with a plan; a strategy decides on the way", where=useless[0])
+        quote = quote_named_strategy(
             ahead.rest(),
             facts,
-            processors=processors,
-            method=method,
-            scheduler=scheduler,
-            whole=accounting == "whole",
-            limits=limits,
-            on_progress=progress,
-            history=history if measured is None else NOWHERE,
+            strategy,
+            out_of_reach=out_of_reach if "--out-of-reach" in named else None,
+            history=known_from,
             runs=runs,
         )
+    if isinstance(quote, Campaign):
+        with PlanProgress(facts[0].currency) as progress:
+            quote = plan(
+                quote,
+                facts,
+                processors=processors,
+                method=method,
+                scheduler=scheduler,
+                whole=accounting == "whole",
+                limits=limits,
+                on_progress=progress,
+                history=known_from,
+                runs=runs,
+            )
     if measured is not None:
         quote = replace(quote, probe=measured.summary)
     if html is not None:
@@ -223,10 +270,25 @@ def plan_campaign(
         quote.print()
         if line := memory_note(loaded.workflow.tasks, facts):
             print_note(line)
+        if strategy is None and not named & {"--processors", "--method", "--scheduler"}:
+            _print_default_strategy(loaded, facts)
     if check:
         _check(quote.check(), len(quote.front.options))
-    if quote.chosen is None:
+    if not quote.feasible:
         raise typer.Exit(INFEASIBLE)
+
+
+def _print_default_strategy(campaign: "Campaign", sites: Sequence["SiteFacts"]) -> None:
+    """Say where ``bursar run`` follows a strategy unless a way to get processors is stated."""
+    from bursar.broker.policy_choice import PolicyRequest, choose_policy
+
+    policy = choose_policy(campaign, sites, PolicyRequest()).policy
+    if policy.kind == "economy":
+        print_note(
+            f"bursar run follows no plan here, but the {policy.strategy} strategy: bursar plan "
+            f"--strategy {policy.strategy} shows what to expect; with -p N, or --provisioning "
+            "planned, bursar run follows a plan"
+        )
 
 
 def _print_nothing_left(ahead: "ReusingCampaign", currency: str, as_json: bool) -> None:
