@@ -107,7 +107,16 @@ def test_a_strategy_is_forecast_before_anything_starts(bag: Any) -> None:
     said = bag.bursar("plan", *goal, "--fresh")
     assert "bursar plan --strategy adaptive shows what to expect" in said.stderr
     assert "strategy" not in bag.bursar("plan", *goal, "--fresh", "-p", "2").stderr
-    out_of_reach = ("--strategy", "cost", "bag.toml", "--sites", "sites.toml", "--deadline", "0.4", "--fresh")
+    out_of_reach = (
+        "--strategy",
+        "cost",
+        "bag.toml",
+        "--sites",
+        "sites.toml",
+        "--deadline",
+        "0.4",
+        "--fresh",
+    )
     assert bag.json("plan", *out_of_reach, status=3)["counter_offers"]
 
 

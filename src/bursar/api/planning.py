@@ -108,7 +108,7 @@ def plan(
     campaign = with_goal(
         resolve_campaign(campaign), deadline=deadline, budget=budget, trade_off=trade_off
     )
-    stated = resolve_sites(sites)
+    stated = resolve_sites(sites, campaign)
     facts = suitable_sites(campaign, on_offer(with_learned(stated, Path(runs))))
     if processors is not None:
         _check_processors(processors, facts)

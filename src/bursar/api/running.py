@@ -190,7 +190,7 @@ def run(
     campaign = with_goal(
         resolve_campaign(campaign), deadline=deadline, budget=budget, trade_off=trade_off
     )
-    facts = resolve_sites(sites)
+    facts = resolve_sites(sites, campaign)
     project_weight(project := project or campaign.project or "")  # finds a faulty file at once
     payer = payer_of(campaign, account, book)
     if campaign.recorded:

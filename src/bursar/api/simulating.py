@@ -172,7 +172,7 @@ def simulate(
         processors=processors,
     )
     # Decided on the real sites, as for a run; from here on they are simulated.
-    decision = choose_policy(campaign, _checked(resolve_sites(sites)), wanted)
+    decision = choose_policy(campaign, _checked(resolve_sites(sites, campaign)), wanted)
     policy, campaign = decision.policy, decision.campaign
     payer = payer_of(campaign, None, None)
     if payer is not None:

@@ -17,7 +17,7 @@ Sites = str | Path | SiteFacts | Sequence[SiteFacts] | None
 """A sites file, one site, several, or None for this machine."""
 
 
-def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
+def resolve_sites(sites: Sites, campaign: Campaign | None = None) -> tuple[SiteFacts, ...]:
     """
     Return the sites that a caller's argument stands for.
 
@@ -25,6 +25,8 @@ def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
     ----------
     sites
         Path of a sites file, one site, or several; None: this machine.
+    campaign
+        Campaign that may limit how many of its tasks run at a time, and thereby the processors.
 
     Raises
     ------
@@ -34,14 +36,17 @@ def resolve_sites(sites: Sites) -> tuple[SiteFacts, ...]:
     if sites is None:
         from bursar.sites.local import this_machine
 
-        return (this_machine(),)
-    if isinstance(sites, str | Path):
-        return read_counted_sites(Path(sites))
-    if isinstance(sites, SiteFacts):
-        return (sites,)
-    if not sites:
+        found: tuple[SiteFacts, ...] = (this_machine(),)
+    elif isinstance(sites, str | Path):
+        found = read_counted_sites(Path(sites))
+    else:
+        found = (sites,) if isinstance(sites, SiteFacts) else tuple(sites)
+    if not found:
         raise InputError("no site is given; leave sites out for this machine")
-    return tuple(sites)
+    if campaign is None or campaign.at_once is None:
+        return found
+    widest = max(task.processors for task in campaign.workflow.tasks)
+    return _within_limit(found, campaign.at_once, widest)
 
 
 def read_counted_sites(path: Path) -> tuple[SiteFacts, ...]:
@@ -90,6 +95,23 @@ def with_learned(sites: tuple[SiteFacts, ...], runs: Path) -> tuple[SiteFacts, .
     from bursar.sites.cloud.start_ups import START_UPS, with_start_ups
 
     return tuple(with_start_ups(site, runs / START_UPS) for site in sites)
+
+
+def _within_limit(sites: tuple[SiteFacts, ...], at_once: int, widest: int) -> tuple[SiteFacts, ...]:
+    """
+    Return the sites with the processors of so many tasks at a time, shared as evenly as they can.
+
+    Sites that get nothing are left out.
+    """
+    left, shares = at_once, {}
+    # The narrowest first, so that what these cannot use goes to the others.
+    for at, site in enumerate(sorted(sites, key=lambda one: one.processors)):
+        share = min(-(-left // (len(sites) - at)), site.processors // widest)
+        shares[site.name] = share * widest
+        left -= share
+    if not any(shares.values()):
+        return sites  # no site is wide enough, which is said elsewhere
+    return tuple(replace(site, processors=shares[site.name]) for site in sites if shares[site.name])
 
 
 def on_offer(sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts, ...]:

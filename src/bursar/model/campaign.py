@@ -452,6 +452,8 @@ class Campaign:
     templates
         Command of each kind of task before values are put in, by the tasks' name; kinds whose
         command has no such form are absent.
+    at_once
+        Tasks that may run at a time, of all sites together; None: any number.
     """
 
     name: str
@@ -469,3 +471,4 @@ class Campaign:
     results: tuple[ResultColumn, ...] = ()
     remarks: tuple[str, ...] = ()
     templates: Mapping[str, str] = field(default_factory=dict)
+    at_once: int | None = None

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bursar.formats.job_files import sbatch_options
 from bursar.model.errors import InputError, SiteError
 from bursar.model.provisioning import BatchScheduler
 from bursar.provisioning.lrm import slurm_output, slurm_states
@@ -282,7 +283,7 @@ def test_a_submitted_job_is_read(said: str, job: str | None) -> None:
 )  # fmt: skip
 def test_limits_are_read(word: str, seconds: float | None) -> None:
     """In all of Slurm's forms (sbatch(1), --time)."""
-    assert slurm_output.parse_time_limit(word) == seconds
+    assert sbatch_options.parse_time_limit(word) == seconds
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from bursar.formats.job_files.sbatch_options import parse_time_limit
 from bursar.provisioning.lrm import slurm_states
 from bursar.provisioning.lrm.command_adapter import expand_hostlist, padded_numbers
 from bursar.provisioning.lrm.command_runner import CommandRunner
@@ -39,8 +40,6 @@ RECORDS = "JobID,JobIDRaw,State,Start,End,AllocCPUS,ElapsedRaw,NodeList"
 COMPLETIONS = "JobIDRaw,State,Start,End,NCPUS,ElapsedRaw"
 """The fields that sacct knows of jobs whose end was written to a file (``--completion``)."""
 
-EVER = re.compile(r"UNLIMITED|INFINITE|NOT_SET|INVALID|PARTITION_LIMIT|N/A|NONE", re.IGNORECASE)
-
 
 def parse_slurm_time(word: str) -> float | None:
     """
@@ -50,33 +49,6 @@ def parse_slurm_time(word: str) -> float | None:
     """
     word = word.strip()
     return float(word) if re.fullmatch(r"[1-9]\d{0,11}", word) else None
-
-
-def parse_time_limit(word: str) -> float | None:
-    """
-    Parse a time limit like ``2-03:00:00`` or ``1:30`` (minutes first) to seconds; None: no limit.
-
-    Raises
-    ------
-    ValueError
-        When it is neither.
-    """
-    word = word.strip()
-    if EVER.fullmatch(word):
-        return None
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", word)
-    if match is None:
-        raise ValueError(f"no time limit: {word!r}")
-    days, *rest = match.groups()
-    parts = [int(part) for part in rest if part is not None]
-    if days is not None:  # days-hours[:minutes[:seconds]]
-        parts += [0] * (3 - len(parts))
-    elif len(parts) == 1:  # minutes
-        parts = [0, parts[0], 0]
-    elif len(parts) == 2:
-        parts = [0, *parts]
-    hours, minutes, seconds = parts
-    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def _fields(line: str, count: int) -> list[str]:

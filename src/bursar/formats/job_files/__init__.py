@@ -1,0 +1,1 @@
+"""Job files of other tools: scripts for sbatch and their like, read as campaigns."""
