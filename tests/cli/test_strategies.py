@@ -120,6 +120,19 @@ def test_a_strategy_is_forecast_before_anything_starts(bag: Any) -> None:
     assert bag.json("plan", *out_of_reach, status=3)["counter_offers"]
 
 
+def test_a_strategy_that_leaves_jobs_undone_is_refused_though_they_would_fit(bag: Any) -> None:
+    """What is offered instead has been simulated: taken as it is printed, it is accepted."""
+    goal = ("--strategy", "cost", "bag.toml", "--sites", "sites.toml", "--history", "none")
+
+    told = bag.json("plan", *goal, "--deadline", "1", status=3)
+
+    assert told["expected_jobs"] < 30
+    assert told["reason"].startswith(f"{told['expected_jobs']} of 30 jobs left fit")
+    offer = next(one for one in told["counter_offers"] if one["kind"] == "time")
+    taken = bag.json("plan", *goal, "--deadline", str(offer["makespan_s"]))
+    assert taken["expected_jobs"] == 30
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -31,6 +31,10 @@ JOBS = 10_000
 """Jobs that are simulated for a forecast; large campaigns get fewer draws."""
 
 FEWEST_DRAWS, MOST_DRAWS = 20, 100
+"""
+Draws on which odds are told. As many others choose the spare time: what is chosen on some draws has
+better odds on these than on others.
+"""
 
 SPARES = (0.0, 0.1, 0.2, 0.35, 0.5)
 """Shares of the time left that a strategy may keep; the least that is sure enough is chosen."""
@@ -74,11 +78,15 @@ class StrategyForecasts:
         self._simulate = simulate
         self._speeds = {site.name: site.speed for site in sites}
         self._forecaster = CampaignForecaster(
-            foreseen.campaign.workflow, foreseen.known, progress, draws=self._draws
+            foreseen.campaign.workflow, foreseen.known, progress, draws=2 * self._draws
         )
 
     def of(self, goal: Goal, spare: float) -> CampaignForecast:
         """Return the forecast under a goal with a share of spare time."""
+        return self._on(goal, spare, self._draws)
+
+    def _on(self, goal: Goal, spare: float, first: int) -> CampaignForecast:
+        """Return the forecast on as many draws as all forecasts have, from one of them on."""
 
         def outcome(takes: RunTimeOf) -> tuple[float, float]:
             result = self._simulate(goal, spare, takes)
@@ -86,23 +94,23 @@ class StrategyForecasts:
                 return math.inf, math.inf  # a goal that leaves jobs undone is not kept
             return result.finish, result.cost
 
-        return self._forecaster.of_policy(outcome, self._speeds, self._draws)
+        return self._forecaster.of_policy(outcome, self._speeds, range(first, first + self._draws))
 
     def choose(self, goal: Goal) -> tuple[float, CampaignForecast]:
         """Return the least spare time with which the goal is sure enough, else the surest."""
         if goal.deadline is None:
             return 0.0, self.of(goal, 0.0)
-        found: list[tuple[float, CampaignForecast]] = []
+        found: list[tuple[float, float]] = []
         for spare in SPARES:
             # A few draws rule out what is far from sure, and a forecast of all decides.
             if not self._may_be_sure(goal, spare):
                 continue
-            found.append((spare, self.of(goal, spare)))
-            if self._odds(found[-1][1], goal) >= goal.confidence:
-                return found[-1]
-        if not found:
-            return 0.0, self.of(goal, 0.0)
-        return max(found, key=lambda one: self._odds(one[1], goal))
+            odds = self._on(goal, spare, 0).odds(goal.deadline, goal.budget)
+            found.append((odds, -spare))
+            if odds >= goal.confidence:
+                return spare, self.of(goal, spare)
+        spare = -max(found)[1] if found else 0.0
+        return spare, self.of(goal, spare)
 
     def is_sure(self, goal: Goal) -> bool:
         """Whether a goal can be kept with its confidence; on fewer draws than a forecast."""
@@ -115,7 +123,7 @@ class StrategyForecasts:
     def _keeps(self, goal: Goal, spare: float, failing: float) -> bool:
         """Whether a few draws keep a goal, but for a share of them; ends as soon as it is clear."""
         missed = 0
-        for takes in self._forecaster.run_times(self._speeds, FEWEST_DRAWS):
+        for takes in self._forecaster.run_times(self._speeds, range(FEWEST_DRAWS)):
             result = self._simulate(goal, spare, takes)
             missed += result is None or not result.meets(goal)
             if missed > failing * FEWEST_DRAWS + 1e-9:
@@ -130,7 +138,3 @@ class StrategyForecasts:
         if goal.budget is not None:
             tried += [replace(goal, budget=amount_above(goal.budget * by)) for by in LARGER]
         return next((wanted for wanted in tried if self.is_sure(wanted)), None)
-
-    @staticmethod
-    def _odds(forecast: CampaignForecast, goal: Goal) -> float:
-        return forecast.odds(goal.deadline, goal.budget)

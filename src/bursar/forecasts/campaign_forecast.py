@@ -271,10 +271,11 @@ class CampaignForecaster:
         lots = self._lots(purchases, speeds, starts, comes, len(self._runtimes))
         return self._with_waiting(lots, lease[self._left], start[self._left], comes)
 
-    def run_times(self, speeds: Mapping[str, float], draws: int) -> Iterator[RunTimeOf]:
+    def run_times(self, speeds: Mapping[str, float], draws: range) -> Iterator[RunTimeOf]:
         """Yield what tells the run times of each draw; see :meth:`of_policy`."""
         place = {int(task): at for at, task in enumerate(self._left)}
-        for runtimes, slowness in zip(self._runtimes[:draws], self._slowness[:draws], strict=True):
+        for draw in draws:
+            runtimes, slowness = self._runtimes[draw], self._slowness[draw]
 
             def seconds(
                 task: int, site: str, of: FloatArray = runtimes, by: FloatArray = slowness
@@ -286,7 +287,7 @@ class CampaignForecaster:
             yield seconds
 
     def of_policy(
-        self, simulate: PolicySimulator, speeds: Mapping[str, float], draws: int
+        self, simulate: PolicySimulator, speeds: Mapping[str, float], draws: range
     ) -> CampaignForecast:
         """
         Forecast a policy that decides on the way, by carrying it out with each draw.
@@ -300,7 +301,7 @@ class CampaignForecaster:
         speeds
             Speed of each site by name.
         draws
-            Draws to use, at most.
+            Numbers of the draws to use.
         """
         ends, costs = [], []
         for takes in self.run_times(speeds, draws):
