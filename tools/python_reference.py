@@ -42,9 +42,12 @@ def page() -> str:
 
 
 def of_class(name: str, value: type) -> Iterator[str]:
-    """Yield the parts of a class, its own public methods and properties included."""
-    yield from entry(f"bursar.{name}", value, "###", bases=value.__bases__)
-    for word, member in sorted(vars(value).items()):
+    """Yield the parts of a class with its public members, also of bases without an entry here."""
+    own = [value, *(base for base in value.__mro__[1:] if is_unlisted(base))]
+    bases = tuple(b for base in own for b in base.__bases__ if not is_unlisted(b))
+    yield from entry(f"bursar.{name}", value, "###", bases=bases)
+    members = {word: member for base in reversed(own) for word, member in vars(base).items()}
+    for word, member in sorted(members.items()):
         if word.startswith("_") and word != "__getitem__":
             continue
         if isinstance(member, classmethod | staticmethod):
@@ -55,6 +58,11 @@ def of_class(name: str, value: type) -> Iterator[str]:
             text = inspect.getdoc(member)
             if text and not inspect.ismemberdescriptor(member):
                 yield from entry(f"{name}.{word}", member, "####", is_value=True)
+
+
+def is_unlisted(base: type) -> bool:
+    """Whether a class is of this package and has no entry on the page."""
+    return base.__module__.startswith("bursar.") and base.__name__ not in bursar.__all__
 
 
 def entry(

@@ -13,7 +13,6 @@ import pytest
 from tests.sites.ssh_servers import SshHostsOfTest, make_key, marked, ssh_hosts
 
 from bursar import Executor
-from bursar.model.errors import InputError
 from bursar.runs.folder import RunFolder
 from bursar.sites.ssh_hosts import ConnectionSockets
 
@@ -138,15 +137,30 @@ def test_strategies_and_pools_use_machines(
 
 
 def test_what_machines_cannot_do_is_one_line(tmp_path: Path) -> None:
-    """A service does not sell them, and calls do not run there: said before anything starts."""
+    """A service does not sell them: said before anything starts."""
     table = 'kind = "ssh"\nhosts = [{ host = "127.0.0.1", processors = 1 }]\n'
     (tmp_path / "service.toml").write_text(f"[site]\n{table}")
     served = bursar(tmp_path, "serve", "-c", "service.toml")
     assert served.returncode == 2
     assert "site.kind: ssh sites cannot be served" in served.stderr
-    (tmp_path / "sites.toml").write_text(f"[site.lab]\n{table}")
-    with pytest.raises(InputError, match='"lab" is of kind "ssh", which cannot run calls'):
-        Executor(sites=tmp_path / "sites.toml")
+
+
+def test_calls_run_on_hosts(three: SshHostsOfTest, tmp_path: Path) -> None:
+    """Python functions run there as commands do, and return data; nothing is left at the hosts."""
+    write(tmp_path, three.table())
+
+    with Executor(sites=tmp_path / "sites.toml", folder=tmp_path / "runs/one") as executor:
+        assert list(executor.map(pow, range(6), [2] * 6, timeout=PATIENCE)) == [
+            0,
+            1,
+            4,
+            9,
+            16,
+            25,
+        ]
+        assert isinstance(executor.submit(int, "one").exception(PATIENCE), ValueError)
+
+    assert_nothing_left(tmp_path)
 
 
 def test_a_host_that_vanishes_is_lost_as_a_node_is(tmp_path: Path) -> None:

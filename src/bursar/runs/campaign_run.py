@@ -59,6 +59,7 @@ from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook
 from bursar.sites.owners_database import is_named, owners_file, user_name
 from bursar.sites.protocol import LastingSite, OpenableSite, Site
+from bursar.sites.site_elsewhere import site_elsewhere
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.detached_workers import DetachedStarter, WorkerSpec
 
@@ -445,28 +446,9 @@ def _sharing(
 
 def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_task: bool) -> Site:
     """Return the object that runs tasks at a site; the last two matter to local sites only."""
-    if facts.batch is not None:
-        from bursar.sites.batch import BatchSite
-
-        return BatchSite(
-            facts, run=folder.identity, folder=folder.pilots, history=folder.path.parent
-        )
-    if facts.cloud is not None:
-        from bursar.sites.cloud.cloud_site import CloudSite
-
-        return CloudSite(facts, run=folder.identity, folder=folder.pilots, runs=folder.path.parent)
-    if facts.remote is not None:
-        from bursar.sites.remote.lot_site import service_site
-
-        return service_site(facts, run=folder.identity, folder=folder.pilots)
-    if facts.ssh is not None:
-        from bursar.sites.ssh_site import SshSite
-
-        return SshSite(facts, run=folder.identity, folder=str(folder.path.absolute()))
-    if facts.dask is not None:
-        from bursar.sites.dask.dask_site import DaskSite
-
-        return DaskSite(facts, folder.identity, folder.path)
+    elsewhere = site_elsewhere(facts, run=folder.identity, folder=folder.path, pilots=folder.pilots)
+    if elsewhere is not None:
+        return elsewhere
     if facts.kind != "local":
         raise InputError(
             f'site "{facts.name}" is {facts.kind}, which cannot run tasks', where=folder.name

@@ -33,6 +33,8 @@ class RunWork:
         Tasks to run, and their parents' numbers; more tasks may be submitted later.
     goal, retry, root
         Goal, retry rules and folder of the campaign.
+    may_be_wide
+        Whether tasks that are submitted later may hold several processors.
     """
 
     tasks: Sequence[Task]
@@ -40,6 +42,7 @@ class RunWork:
     goal: Goal
     retry: Retry
     root: Path
+    may_be_wide: bool = False
 
     @classmethod
     def of(cls, campaign: Campaign) -> "RunWork":

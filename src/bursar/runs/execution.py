@@ -443,7 +443,7 @@ class RunExecution:
             terms=LeaseTerms(
                 run=self._journal.identity,
                 currency=self._currency,
-                rigid=any(task.processors > 1 for task in self._tasks),
+                rigid=self._work.may_be_wide or any(t.processors > 1 for t in self._tasks),
                 inherited=inherited,
             ),
             note=self._note,

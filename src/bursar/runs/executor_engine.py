@@ -5,6 +5,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -28,13 +29,15 @@ from bursar.runs.folder import RunFolder
 from bursar.runs.incarnations import leases_of
 from bursar.runs.recording.history_recorder import calls_recorder
 from bursar.runs.recording.user_history import NOT_ADDED
-from bursar.runs.supply import PlannedSupply
+from bursar.runs.supply import PlannedSupply, Supply
 from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook
 from bursar.sites.owners_database import is_named, owners_file, user_name
 from bursar.sites.protocol import OpenableSite, Site
+from bursar.sites.site_elsewhere import site_elsewhere
 from bursar.sqlite_file import warn_on_stderr
 from bursar.supervisor import TaskSupervisor
+from bursar.worker.launch import MOST_SHARE, most_workers, split_processors
 
 
 class ExecutorEngine:
@@ -87,10 +90,12 @@ class ExecutorEngine:
                     f"which is what {site.name} has, got {processors}"
                 )
         for site in sites:
-            if site.kind != "local" and site.remote is None and site.dask is None:
+            if site.kind in ("advertised", "simulated"):
                 raise InputError(
                     f'site "{site.name}" is of kind "{site.kind}", which cannot run calls'
                 )
+        if processors is not None and any(is_acquired(site) for site in sites):
+            sites = [replace(site, processors=processors) for site in sites]
         currencies = sorted({site.currency for site in sites})
         if len(currencies) > 1:
             raise InputError(f"the sites ask {' and '.join(currencies)}; expected one currency")
@@ -106,16 +111,30 @@ class ExecutorEngine:
         except OSError as error:
             raise BursarError(f"{path}: cannot make the folder: {error.strerror}") from None
         self._folder = folder
+        self._processors = processors
         self._billed: list[Task] | None = [] if keep_bill else None
         owners = _open_owners(folder)
-        known = {facts.name: _site(facts, folder, owners) for facts in sites}
+        self._sites = known = {facts.name: _site(facts, folder, owners) for facts in sites}
         self._to_open = [site for site in known.values() if isinstance(site, OpenableSite)]
         self._opened = AsyncExitStack()
         self._owners = owners
+        # One worker carries out as many calls a second as this process hands out, so there need not
+        # be more for narrow calls; beyond MOST_SHARE it runs out of file descriptors.
+        self._are_whole = all((processors or site.processors) <= MOST_SHARE for site in sites)
         work = RunWork(
-            tasks=(), parents=None, goal=Goal(budget=budget), retry=Retry(), root=folder.files
+            tasks=(),
+            parents=None,
+            goal=Goal(budget=budget),
+            retry=Retry(),
+            root=folder.files,
+            may_be_wide=self._are_whole,
         )
-        supply = PlannedSupply(_whole(sites, processors))
+        self._is_open = True
+        supply: Supply
+        if any(is_acquired(site) for site in sites):
+            supply = _pool(folder, lambda: self._is_open)
+        else:
+            supply = PlannedSupply(_whole(sites, processors))
         self._execution = RunExecution(
             folder,
             work,
@@ -158,6 +177,20 @@ class ExecutorEngine:
         await self._observed.batches.flush()
         if self._billed is not None:
             await asyncio.to_thread(self._write_bill, self._billed)
+
+    def widest(self) -> dict[str, int]:
+        """Return the most processors that a call may hold, by site."""
+        found = {}
+        for name, site in self._sites.items():
+            most = site.view().per_node or self._processors or site.facts.processors
+            if not self._are_whole and site.facts.kind == "local":
+                most = min(split_processors(most, rigid=False, most=most_workers(most)))
+            found[name] = min(most, self._processors or most)
+        return found
+
+    def close_to_calls(self) -> None:
+        """Keep no processors for calls that might still come."""
+        self._is_open = False
 
     def submit(self, tasks: Sequence[Task]) -> range:
         """Add tasks; return their numbers."""
@@ -232,18 +265,25 @@ def _open_owners(folder: RunFolder) -> OwnersBook | None:
     return owners if is_named() or owners.is_usable else None
 
 
+def is_acquired(site: SiteFacts) -> bool:
+    """Whether processors of a site come and go while calls are made, by the rules of a pool."""
+    return (site.batch or site.ssh or site.cloud) is not None
+
+
+def _pool(folder: RunFolder, expects_more: Callable[[], bool]) -> Supply:
+    # Late: most executors lease processors of this machine, once.
+    from bursar.provisioning.pool import PilotPool
+    from bursar.runs.pool_controller import PoolController, read_waits
+
+    return PoolController(PilotPool(read_waits(folder.path.parent)), expects_more)
+
+
 def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None) -> Site:
-    run = secrets.token_hex(16)
-    if facts.remote is not None:
-        from bursar.sites.remote.lot_site import service_site
-
-        return service_site(facts, run=run, folder=folder.pilots)
-    if facts.dask is not None:
-        from bursar.sites.dask.dask_site import DaskSite
-
-        return DaskSite(facts, run, folder.path)
+    elsewhere = site_elsewhere(
+        facts, run=secrets.token_hex(16), folder=folder.path, pilots=folder.pilots
+    )
     # An executor waits for no run to end: the caller may hold both.
-    return LocalSite(facts, places=owners if facts.is_divided else None)
+    return elsewhere or LocalSite(facts, places=owners if facts.is_divided else None)
 
 
 def _whole(sites: Sequence[SiteFacts], processors: int | None) -> Plan:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,12 +84,19 @@ class PoolController(Supply):
     Carries a pool's decisions out at the sites, round after round, until the run stops.
 
     Any worker runs any task. Workers that are gone are the pool's to replace.
+
+    Parameters
+    ----------
+    expects_more
+        Returns whether tasks may still be added, so that idle processors are kept for a while;
+        None: none are.
     """
 
     replaces_workers = True
 
-    def __init__(self, pool: PilotPool) -> None:
+    def __init__(self, pool: PilotPool, expects_more: Callable[[], bool] | None = None) -> None:
         self._pool = pool
+        self._expects_more = expects_more
         self._tasks = TaskSupervisor(self._on_failure)
         self._changed = asyncio.Event()
         self._has_begun = False
@@ -231,9 +238,12 @@ class PoolController(Supply):
         loads = self.run.dispatcher.figures.leases()
         elapsed = self.run.state.clock()
         goal, free = self.run.goal(), self.run.guard.ledger.free
+        demand = self.run.dispatcher.figures.demand()
+        if self._expects_more is not None and self._expects_more():
+            demand = replace(demand, later=demand.later + 1)
         return PoolSnapshot(
             now=now,
-            demand=self.run.dispatcher.figures.demand(),
+            demand=demand,
             allocations=tuple(
                 _observed(a, loads.get(a.name)) for a in self.run.provision.allocations()
             ),

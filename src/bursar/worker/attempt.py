@@ -191,9 +191,9 @@ class Attempt:
         # A callee ends only by itself or by a kill: after a call it answers and waits for the next.
         if self._callee is not None:
             self._callee = None
-            return self._end(
-                *(self.stopped or (Status.FAILED, f"the call's process {how_ended(code)}"))
-            )
+            excess = None if self._group is None else self._group.excess()
+            failed = Status.FAILED, excess or f"the call's process {how_ended(code)}"
+            return self._end(*(self.stopped or failed))
         if (around := self._around) is not None:
             if around.making:
                 return self._made_ready(around, code)
@@ -238,8 +238,7 @@ class Attempt:
         callee, self._callee = self._callee, None
         self.pid = 0
         self._count(answer.usage)
-        # Whatever the call's outcome, the process is sound and serves the next call.
-        self.place.callees.give(callee)
+        self.place.callees.give(callee, is_spent=self.job.memory > 0)
         if self.stopped is not None:
             return self._end(*self.stopped)
         room = self.place.welcome.largest_value if self._seal is None else MOST_RETURNED
@@ -446,9 +445,7 @@ class Attempt:
             path = argv[0]
         separate = around is not None and around.is_separate
         if job.memory and not separate and (groups := self.place.memory_groups) is not None:
-            if self._group is None:
-                name = f"bursar-{os.getpid()}-{job.task}-{job.attempt}"
-                self._group = groups.make(name, job.memory)
+            self._group = self._group or groups.of_attempt(job.task, job.attempt, job.memory)
             path, argv = self._group.entering(path, argv)
         if around is None:
             self.pid = self.place.spawner.spawn(path, argv, values, own, out, err)
@@ -473,8 +470,11 @@ class Attempt:
         alone = not self.is_plain
         if not alone:
             streams += tuple(capture.reader for capture in self.captures)
-        callee = self.place.callees.take(job.home)
+        callee = self.place.callees.take(job.home, is_fresh=bool(job.memory))
         try:
+            if job.memory and (groups := self.place.memory_groups) is not None:
+                self._group = groups.of_attempt(job.task, job.attempt, job.memory)
+                self._group.take_in(callee.pid)
             callee.begin(job, call, (self._folder, self._changed, own), streams, alone=alone)
         except OSError:
             self.place.callees.discard(callee)

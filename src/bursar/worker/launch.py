@@ -221,9 +221,7 @@ class LocalWorkers:
         self._site = site
         self._lease = lease
         self._processors = processors
-        here = min(MOST_SPAWNERS, max(FEWEST_SPAWNERS, os.cpu_count() or 1))
-        most = max(here, -(-processors // MOST_SHARE))
-        self._shares = split_processors(processors, rigid=rigid, most=most)
+        self._shares = split_processors(processors, rigid=rigid, most=most_workers(processors))
         self._on_event = on_event
         self._starter: WorkerStarter = starter or ChildStarter()
         self._watches = TaskSupervisor()
@@ -369,6 +367,12 @@ class LocalWorkers:
         except TimeoutError:
             return False
         return True
+
+
+def most_workers(processors: int) -> int:
+    """Return the number of workers that share so many processors of this machine, at most."""
+    here = min(MOST_SPAWNERS, max(FEWEST_SPAWNERS, os.cpu_count() or 1))
+    return max(here, -(-processors // MOST_SHARE))
 
 
 def split_processors(processors: int, *, rigid: bool, most: int = MOST_SPAWNERS) -> list[int]:

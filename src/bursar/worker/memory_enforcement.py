@@ -136,6 +136,17 @@ class MemoryGroup:
         into = str(self._folder / "cgroup.procs")
         return "/bin/sh", ("/bin/sh", "-c", _ENTER, into, path, *argv[1:])
 
+    def take_in(self, pid: int) -> None:
+        """
+        Move a process that runs already into the group; what it uses from now on counts.
+
+        Raises
+        ------
+        OSError
+            When the kernel refuses.
+        """
+        (self._folder / "cgroup.procs").write_text(str(pid))
+
     def excess(self) -> str | None:
         """Return why the kernel has killed the group; None where it has not."""
         events = _numbers(self._folder / "memory.events")
@@ -167,6 +178,10 @@ class MemoryGroups:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def of_attempt(self, task: int, attempt: int, limit: int) -> MemoryGroup:
+        """Make a group of this process for an attempt; see :meth:`make`."""
+        return self.make(f"bursar-{os.getpid()}-{task}-{attempt}", limit)
 
     def make(self, name: str, limit: int) -> MemoryGroup:
         """

@@ -404,9 +404,14 @@ class PythonCallPool:
         self._has_begun = False
         self._template: CalleeTemplate | None = None
 
-    def take(self, home: str = "") -> PythonCallWorker:
+    def take(self, home: str = "", *, is_fresh: bool = False) -> PythonCallWorker:
         """
-        Return a waiting process of that home, or start one in place of another home's.
+        Return a waiting process of that home, or start one in place of another one.
+
+        Parameters
+        ----------
+        is_fresh
+            Whether it must have carried out no call, so that the call's memory is all that it has.
 
         Raises
         ------
@@ -415,7 +420,7 @@ class PythonCallPool:
         """
         # The last used first: its memory is warm, and those that are not needed grow old.
         for i in range(len(self._idle) - 1, -1, -1):
-            if self._idle[i].home == home:
+            if self._idle[i].home == home and not is_fresh:
                 return self._idle.pop(i)
         if self._idle:
             self.discard(self._idle.pop(0))
@@ -434,9 +439,19 @@ class PythonCallPool:
             self._template = CalleeTemplate(self._environment)
             return PythonCallWorker(self._environment, home, self._template)
 
-    def give(self, callee: PythonCallWorker) -> None:
-        """Return a process to the pool."""
-        self._idle.append(callee)
+    def give(self, callee: PythonCallWorker, *, is_spent: bool = False) -> None:
+        """
+        Return a process to the pool.
+
+        Parameters
+        ----------
+        is_spent
+            Whether it is ended instead: what its call has left in memory counts as nobody else's.
+        """
+        if is_spent:
+            self.discard(callee)
+        else:
+            self._idle.append(callee)
 
     @property
     def pids(self) -> set[int]:
@@ -478,7 +493,8 @@ def is_plain(job: "WireJob") -> bool:
     if len(job.steps) != 1 or type(job.steps[0]) is not Call:
         return False
     own = job.inputs or job.outputs or job.data or job.directory or job.environment or job.sealed
-    if own or job.secrets or job.devices:
+    # What states its memory has a process of its own: that of earlier calls is not counted as its.
+    if own or job.secrets or job.devices or job.memory:
         return False
     return job.processors == 1 and len(job.steps[0].payload) <= SMALL
 
