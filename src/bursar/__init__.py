@@ -18,6 +18,7 @@ from bursar.version import VERSION
 __version__ = VERSION
 
 if TYPE_CHECKING:
+    from bursar.api.calls.joblib_backend import register_joblib
     from bursar.api.executor import Executor, TaskFailed
     from bursar.api.mapping import MapDeadlineMissed, MapFailed, map
     from bursar.api.matching import match
@@ -71,6 +72,7 @@ _HOMES = {
     "map": "api.mapping",
     "match": "api.matching",
     "plan": "api.planning",
+    "register_joblib": "api.calls.joblib_backend",
     "read_campaign": "formats.campaign_file",
     "read_sites": "formats.sites_toml",
     "resume": "api.running",
@@ -110,6 +112,7 @@ __all__ = [
     "plan",
     "read_campaign",
     "read_sites",
+    "register_joblib",
     "resume",
     "run",
     "simulate",

@@ -1,9 +1,8 @@
 """Python functions as tasks: a ``concurrent.futures.Executor`` over leased workers."""
 
-import concurrent.futures
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,9 @@ from bursar.api.call_encoding import (
     flat,
     run_chunk,
 )
-from bursar.api.call_options import CallOptions
-from bursar.api.executor_thread import CallFuture, ExecutorThread, TaskFailed
+from bursar.api.calls.call_options import CallOptions
+from bursar.api.calls.executor_thread import CallFuture, ExecutorThread, TaskFailed
+from bursar.api.calls.pool_methods import PoolMethods, buffered_map
 from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.model.site import SiteFacts
 from bursar.runs.recording.user_history import stated_history
@@ -29,7 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class CallSubmitter(concurrent.futures.Executor):
+class CallSubmitter(PoolMethods):
     """
     Submits calls, all with the same options, to the thread of an executor.
 
@@ -52,6 +52,21 @@ class CallSubmitter(concurrent.futures.Executor):
         self._encoder = encoder
         self._options = options
         self._owner = owner
+
+    @property
+    def calls_at_a_time(self) -> int:
+        """Number of calls with these options that run at the same time, at most."""
+        return max(1, self._thread.processors // self._options.processors)
+
+    @property
+    def processors_of_a_call(self) -> int:
+        """Processors that each call holds."""
+        return self._options.processors
+
+    @property
+    def _max_workers(self) -> int:
+        # Dask asks an executor for this that is given as its scheduler.
+        return self.calls_at_a_time
 
     def options(self, **options: Any) -> "CallSubmitter":
         """
@@ -119,6 +134,7 @@ class CallSubmitter(concurrent.futures.Executor):
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
+        buffersize: int | None = None,
     ) -> Iterator[T]:
         """
         Apply a function as the built-in ``map`` does, in parallel; keep the arguments' order.
@@ -129,19 +145,34 @@ class CallSubmitter(concurrent.futures.Executor):
             Seconds after which ``next`` raises TimeoutError, counted from this call.
         chunksize
             Number of calls that travel as one task; at least 1.
+        buffersize
+            Most calls, or chunks, that are submitted and whose results have not been taken; the
+            iterables are then read as results are taken, and may be endless. None: no limit, and
+            they are read at once.
         """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1")
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError("buffersize must be an integer or None")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
         # A chunk of one would be wrapped in a list on both sides for nothing.
         if chunksize == 1:
+            return self._map(fn, iterables, timeout, buffersize)
+        chunks = chunks_of(zip(*iterables, strict=False), chunksize)
+        return flat(self._map(run_chunk, (itertools.repeat(fn), chunks), timeout, buffersize))
+
+    def _map(
+        self,
+        fn: Callable[..., Any],
+        iterables: Sequence[Iterable[Any]],
+        timeout: float | None,
+        buffersize: int | None,
+    ) -> Iterator[Any]:
+        if buffersize is None:
             return super().map(fn, *iterables, timeout=timeout)
-        chunks = super().map(
-            run_chunk,
-            itertools.repeat(fn),
-            chunks_of(zip(*iterables, strict=False), chunksize),
-            timeout=timeout,
-        )
-        return flat(chunks)
+        arguments = zip(*iterables, strict=False)
+        return buffered_map(self.submit, fn, arguments, buffersize, timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """
@@ -241,6 +272,10 @@ class Executor(CallSubmitter):
         weakref.finalize(self, thread.leave).atexit = False
         super().__init__(thread, encoder, options)
         thread.open()
+
+    def terminate(self) -> None:
+        """Do as :meth:`terminate_workers`, by the name of ``multiprocessing.Pool``."""
+        self.terminate_workers()
 
     def terminate_workers(self) -> None:
         """

@@ -47,6 +47,7 @@ class ExecutorThread:
         history: str,
     ) -> None:
         self._sites = {site.name: site for site in sites}
+        self._processors = sum(processors or site.processors for site in sites)
         # Workers of other machines than this one; a service asks its own for what its site says.
         self._as_data = any(is_acquired(site) for site in sites)
         self._temporary = None
@@ -92,6 +93,11 @@ class ExecutorThread:
     def sites(self) -> Sequence[SiteFacts]:
         """The sites whose workers carry out the calls."""
         return tuple(self._sites.values())
+
+    @property
+    def processors(self) -> int:
+        """Processors of all sites together, at most."""
+        return self._processors
 
     @property
     def as_data(self) -> bool:

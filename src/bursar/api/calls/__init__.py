@@ -1,0 +1,1 @@
+"""Python calls on leased processors: their options, their thread, and other libraries' ways in."""
