@@ -49,6 +49,7 @@ from bursar.planning.policy import Method, Scheduler
 from bursar.report.progress import RunProgress
 from bursar.runs.data_mover import check_storages
 from bursar.runs.detached_runs import start_detached, stop_run
+from bursar.runs.environment import RecordListener
 from bursar.runs.folder import RunFolder, find_task
 from bursar.runs.notices import check_target, keep_targets
 from bursar.runs.plan_file import read_plan, write_plan
@@ -91,6 +92,7 @@ def run(
     reuse_from: str | None = None,
     explain: bool = False,
     history: str | Path | None = None,
+    listener: RecordListener | None = None,
 ) -> RunResult:
     """
     Plan a campaign, lease processors, run the tasks and write results, bill and report.
@@ -174,6 +176,10 @@ def run(
         File of the history of ended tasks: run times and odds are learned from it, and this run's
         tasks are added; ``"none"``: neither; None: as the
         variable ``BURSAR_HISTORY`` says, else the user's.
+
+    listener
+        Hears of each attempt once it is durable, in the loop of the run, which it may end; None:
+        nobody does.
 
     Raises
     ------
@@ -340,7 +346,7 @@ def run(
     if detach:
         words = ["run", "--resume", str(folder.path), *["--anyway"] * anyway]
         return _detached(folder, words, progress)
-    return _carry_out(folder, allowed, chosen, progress=progress, anyway=anyway)
+    return _carry_out(folder, allowed, chosen, progress=progress, anyway=anyway, listener=listener)
 
 
 @contextmanager

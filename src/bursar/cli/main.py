@@ -137,6 +137,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Plan and run a campaign, and bill it. After Ctrl-C the run can be resumed.",
     ),
     CommandEntry(
+        "map",
+        "mapping",
+        "Run a command for each of many arguments, in the words of GNU parallel.",
+    ),
+    CommandEntry(
         "attach",
         "runs",
         "Show a run that goes on elsewhere, until it ends; Ctrl-C leaves the run going.",
@@ -309,7 +314,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
 )
 
 PURPOSES = {
-    "Plan and run": "plan match run attach stop amend retry simulate tune",
+    "Plan and run": "plan match run map attach stop amend retry simulate tune",
     "Look and collect": "runs dashboard tasks logs table report bill pilots why why-not tag "
     "compare clean history forecasts",
     "Money and market": "ledger quote tender bargain auctions bid exchange",
@@ -355,6 +360,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             from bursar.cli import man_pages
 
             man_pages.register(app)
+        case "mapping":
+            from bursar.cli import mapping
+
+            mapping.register_map(app)
         case "replicas":
             from bursar.cli import replicas
 

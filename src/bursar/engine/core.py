@@ -73,6 +73,8 @@ class EngineSettings:
     prefetch
         Whether workers get tasks ahead of time, which hides how far away they are, and may
         let one start before another that comes first.
+    hears_first
+        Whether nothing starts while an outcome that has come is neither durable nor reported.
     keeps_starts
         Whether what is handed out is journalled, so that a kill does not make it forgotten.
     outlives
@@ -100,6 +102,7 @@ class EngineSettings:
     delay: Callable[[int, int], float] | None = None
     data: DataAt | None = None
     prefetch: bool = True
+    hears_first: bool = False
     keeps_starts: bool = False
     outlives: float = 0.0
     absence: float = 0.0

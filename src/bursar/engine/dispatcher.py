@@ -60,7 +60,8 @@ class DispatchOptions:
         Lease whose processors run each task; None: any.
     again_at
         Lease, or what stands for one, to which tasks go that will run again; None: they stay.
-    delay, data, prefetch, keeps_starts, outlives, absence, secrets, priced_data, publish
+    delay, data, prefetch, hears_first, keeps_starts, outlives, absence, secrets, priced_data,
+    publish
         See :class:`bursar.engine.core.EngineSettings`.
     restored
         Attempts of the run's earlier life that workers may still have, which went on without the
@@ -88,6 +89,7 @@ class DispatchOptions:
     delay: Callable[[int, int], float] | None = None
     data: DataAt | None = None
     prefetch: bool = True
+    hears_first: bool = False
     keeps_starts: bool = False
     outlives: float = 0.0
     absence: float = 0.0
@@ -193,6 +195,7 @@ class Dispatcher:
                 delay=options.delay,
                 data=options.data,
                 prefetch=options.prefetch,
+                hears_first=options.hears_first,
                 keeps_starts=options.keeps_starts,
                 outlives=options.outlives,
                 absence=options.absence,

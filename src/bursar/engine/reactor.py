@@ -359,6 +359,8 @@ def committed(core: EngineCore, transaction: EngineTransaction) -> None:
         fill_soon(core)
     for record in transaction.records:
         core.settings.on_outcome(record)
+    if core.settings.hears_first:
+        fill_soon(core)
 
 
 def _release(core: EngineCore, outcome: Outcome) -> None:

@@ -57,6 +57,8 @@ def prepare(core: EngineCore) -> bool:
     waits = restored.since is not None and restored.missing
     if core.store.fault is not None or waits:
         return False
+    if core.settings.hears_first and any(w.unrecorded for w in core.workers.values()):
+        return False  # asked again when they are
     queue = core.queue
     if queue.tasks.unchained:
         queue.chains.begin(queue.tasks.unchained, core.clock.now())

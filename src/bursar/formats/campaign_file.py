@@ -233,7 +233,8 @@ def read_campaign(path: Path) -> Campaign:
 
     ``.toml`` is Bursar's own form, ``.pln`` a Nimrod plan, ``.jdl`` jobs as the
     European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax``
-    Pegasus DAX; the last three also compressed (``.gz``, ``.xz``). Scripts for ``sbatch`` are known
+    Pegasus DAX; the last three also compressed (``.gz``, ``.xz``). ``.txt`` has one command
+    a line. Scripts for ``sbatch`` are known
     by their name (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH`` lines.
 
     Raises
@@ -281,8 +282,12 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
 
     if is_slurm_script(path):
         return read_slurm_script
+    if kind == ".txt":
+        from bursar.formats.command_lists.command_campaign import read_command_list
+
+        return read_command_list
     raise InputError(
-        "is no campaign file: expected a name that ends in .toml, .pln, .jdl, .json, .xml or "
-        ".dax, or a script for sbatch",
+        "is no campaign file: expected a name that ends in .toml, .pln, .jdl, .txt, .json, .xml "
+        "or .dax, or a script for sbatch",
         where=str(path),
     )

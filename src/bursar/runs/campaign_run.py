@@ -30,7 +30,12 @@ from bursar.report.progress import RunProgress
 from bursar.runs.amendments import AMENDED, Amendment, AmendmentReply, receive_amendments
 from bursar.runs.data_mover import StagedDataMover
 from bursar.runs.detached_runs import RunViews
-from bursar.runs.environment import LifespanFactory, RunEnvironment, RunWork
+from bursar.runs.environment import (
+    LifespanFactory,
+    RecordListener,
+    RunEnvironment,
+    RunWork,
+)
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
 from bursar.runs.forecasting.forecast_truths import STOPPED, complete_truths
@@ -84,6 +89,7 @@ def execute_campaign(
     progress: bool = False,
     anyway: bool = False,
     only: Collection[int] = (),
+    listener: RecordListener | None = None,
 ) -> dict[str, Any]:
     """
     Run the remaining tasks of a campaign, and write results, bill and report.
@@ -106,6 +112,8 @@ def execute_campaign(
         Whether to begin though the account that pays has less than the plan costs.
     only
         Numbers of the tasks after which the run ends; empty: all.
+    listener
+        Hears of each attempt, and may end the run; None: nobody does.
 
     Returns
     -------
@@ -138,7 +146,13 @@ def execute_campaign(
                 environment = replace(
                     environment, supply=ProbeSupply(plan, only), is_forecast=False
                 )
-            environment = replace(environment, secrets=values)
+            judged = listener is not None and listener.may_stop
+            environment = replace(
+                environment,
+                secrets=values,
+                prefetch=environment.prefetch and not judged,
+                hears_first=judged,
+            )
         with asyncio.Runner(loop_factory=environment.loop) as runner:
             try:
                 recorder = runner.run(
@@ -153,6 +167,7 @@ def execute_campaign(
                         progress,
                         payments,
                         notices,
+                        listener,
                     )
                 )
             except asyncio.CancelledError:  # by a signal, before anything ran
@@ -179,6 +194,7 @@ async def _carry_out(
     progress: bool,
     payments: RunPayments | None,
     notices: RunNotices,
+    listener: RecordListener | None,
 ) -> HistoryRecorder:
     """Carry out one incarnation of a run; return what recorded the attempts in a history."""
     workflow = campaign.workflow
@@ -209,6 +225,11 @@ async def _carry_out(
                 text = f"{task.id} {outcome.status}: {outcome.reason}"
                 tell(text)
                 notices.trouble("failure", text)
+            if listener is not None and (order := listener.heard(folder, record)) is not None:
+                if order.at_once:
+                    execution.stop("user", order.reason, grace=0.0)
+                elif execution.cause is None:
+                    execution.drain("user", order.reason)
 
         execution = RunExecution(
             folder,

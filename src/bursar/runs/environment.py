@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from bursar.broker.trading import CampaignTrader
+from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.core import DataAt
 from bursar.history.store import History
 from bursar.model.campaign import Campaign, Goal, Retry
 from bursar.model.task import Task
+from bursar.runs.folder import RunFolder
 from bursar.runs.supply import Delay, Supply
 from bursar.runs.surviving_workers import WorkerContactFile
 from bursar.sites.protocol import Site
@@ -57,6 +60,40 @@ class RunWork:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """
+    An order to end a run before its tasks are done.
+
+    Parameters
+    ----------
+    reason
+        Why, in one line.
+    at_once
+        Whether running tasks are ended, too.
+    """
+
+    reason: str
+    at_once: bool
+
+
+class RecordListener(Protocol):
+    """
+    Hears of each attempt of a run once it is durable, and may end the run.
+
+    Attributes
+    ----------
+    may_stop
+        Whether it may end the run, so that no worker is to have tasks ahead of time.
+    """
+
+    @property
+    def may_stop(self) -> bool: ...
+
+    def heard(self, folder: RunFolder, record: AttemptRecord) -> StopOrder | None:
+        """Take in an attempt of the run in a folder; return an order to end the run, or None."""
+
+
 LifespanFactory = Callable[[], AbstractAsyncContextManager[None]]
 
 
@@ -83,6 +120,8 @@ class RunEnvironment:
         See :class:`bursar.engine.core.EngineSettings`.
     prefetch
         Whether workers get tasks ahead of time.
+    hears_first
+        See :class:`bursar.engine.core.EngineSettings`.
     tick
         Seconds between looks at money and workers, at most.
     durable
@@ -112,6 +151,7 @@ class RunEnvironment:
     delay: Delay | None = None
     data: DataAt | None = None
     prefetch: bool = True
+    hears_first: bool = False
     tick: float = TICK
     durable: bool = True
     refresh: float = REFRESH

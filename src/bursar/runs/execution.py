@@ -404,7 +404,7 @@ class RunExecution:
             on_start=self._on_start,
             options=self._dispatch_options(past),
         )
-        self.dispatcher.store.on_full = partial(self._drain, "fault")
+        self.dispatcher.store.on_full = partial(self.drain, "fault")
         await self.dispatcher.start()
         if contact is not None and survivors is None:
             port, token = self.dispatcher.address[1], self.dispatcher.token
@@ -472,8 +472,7 @@ class RunExecution:
         """Return how the tasks are handed out, and which of them workers may have by now."""
         environment, sends_tasks = self._environment, self._supply.sends_tasks
         contact, delay = environment.contact, environment.delay
-        options = DispatchOptions(
-            # Nothing starts before the supply has sent it somewhere.
+        options = DispatchOptions(  # nothing starts before the supply has sent it somewhere
             placed=[UNSENT] * len(self._tasks) if sends_tasks else None,
             again_at=UNSENT if sends_tasks else None,
             delay=None if delay is None else partial(self._bindings.delay_between, delay),
@@ -481,6 +480,7 @@ class RunExecution:
             secrets=environment.secrets,
             resources={name: site.facts.resources for name, site in environment.sites.items()},
             prefetch=environment.prefetch,
+            hears_first=environment.hears_first,
             keeps_starts=environment.durable,
             outlives=0.0 if contact is None else contact.outlives,
             retry_failed=self._retry_failed,
@@ -579,7 +579,7 @@ class RunExecution:
             return
         self.stop("budget" if isinstance(error, BudgetStop) else "fault", str(error), grace=0.0)
 
-    def _drain(self, cause: StopCause, reason: str) -> None:
+    def drain(self, cause: StopCause, reason: str) -> None:
         """Start nothing more, and let running tasks go on."""
         self.cause, self.reason = self.cause or cause, reason
         self.notify(reason)
@@ -595,6 +595,6 @@ class RunExecution:
                 if self.cause != "budget":
                     self.stop("budget", reason, grace=0.0)
             case BudgetDrain(reason):
-                self._drain("budget", reason)
+                self.drain("budget", reason)
             case _:
                 self.notify(effect.reason)

@@ -152,7 +152,7 @@ def read_command_list(path: Path) -> Campaign:
                 f'expected the path of one program, such as #!/bin/bash, got "{lines[0]}"',
                 where=f"{path}:1",
             )
-    commands = []
+    commands: list[ListedCommand] = []
     for number, text in enumerate(checked(lines, lambda n: f"{path}:{n}"), start=1):
         line = text.rstrip("\r").strip()
         if line and not line.startswith("#"):

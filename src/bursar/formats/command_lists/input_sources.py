@@ -1,9 +1,10 @@
-"""Input sources of a list of commands: ``:::``, ``::::`` and their linked forms, columns, groups."""
+"""Input sources of a list of commands: ``:::``, ``::::``, their linked forms, columns, groups."""
 
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from bursar.model.errors import InputError
@@ -177,7 +178,7 @@ def _values(source: InputSource, rules: InputRules, read: Callable[[str], bytes]
         # As lines of a file: a value of several lines is several values.
         for number, value in enumerate(source.values, start=1):
             pieces = value.split(rules.delimiter) if rules.delimiter in value else [value]
-            yield from checked(pieces, lambda _, n=number: f"value {n} after :::")
+            yield from checked(pieces, partial(_stated_place, number))
         return
     data = read(source.file)
     pieces = split_text(data, rules.delimiter, _place(source))
@@ -220,6 +221,10 @@ def checked(values: Iterable[str], place: Callable[[int], str]) -> Iterator[str]
         if "\0" in value:
             raise InputError("has a null character, which no command can hold", where=place(number))
         yield value
+
+
+def _stated_place(number: int, _: int) -> str:
+    return f"value {number} after :::"
 
 
 def _place(source: InputSource) -> str:

@@ -1,4 +1,4 @@
-"""Command templates with replacement strings: ``{}``, ``{.}``, ``{/}``, ``{2}``, ``{name}``, ``{#}``."""
+"""Command templates with replacement strings: ``{}``, ``{.}``, ``{/}``, ``{2}``, ``{#}``."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
