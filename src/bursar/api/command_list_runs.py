@@ -13,7 +13,7 @@ from bursar.formats.command_lists.halting import HaltRule
 from bursar.formats.command_lists.job_log import HEADER, LoggedJob
 from bursar.model.errors import BursarError, InputError
 from bursar.model.task import Status
-from bursar.report.job_output import PrintedJob, JobPrinter
+from bursar.report.job_output import JobPrinter, PrintedJob
 from bursar.runs.environment import StopOrder
 from bursar.runs.folder import RunFolder
 from bursar.runs.run_record import log_files

@@ -482,13 +482,13 @@ def _listed(
     returned: Sequence[str],
 ) -> _CommandList:
     from bursar.formats.command_lists.command_campaign import ListedCommand
-    from bursar.formats.command_lists.input_sources import InputSource, read_rows, split_words
+    from bursar.formats.command_lists.input_sources import ValueSource, read_rows, split_words
     from bursar.formats.command_lists.templates import CommandTemplate
 
     if not replace_text:
         raise InputError("must not be empty", where="-I")
     command, sources = split_words(words)
-    table = read_rows(sources or [InputSource(file="-")], rules, _read)
+    table = read_rows(sources or [ValueSource(file="-")], rules, _read)
 
     def template(text: Sequence[str], *, quotes: bool = False) -> CommandTemplate:
         return CommandTemplate.of(text, names=table.names, replace=replace_text, quotes=quotes)

@@ -17,7 +17,7 @@ from bursar.formats.command_lists.command_campaign import read_command_list
 from bursar.formats.command_lists.halting import HaltRule
 from bursar.formats.command_lists.input_sources import (
     InputRules,
-    InputSource,
+    ValueSource,
     read_rows,
     split_words,
 )
@@ -206,8 +206,8 @@ def test_a_header_needs_a_line_and_groups_one_source() -> None:
     Both are refused by what would be unclear.
     """
     with pytest.raises(InputError, match="has no first line to name the columns"):
-        read_rows([InputSource(values=())], InputRules(header=True), lambda name: b"")
-    two = [InputSource(values=("a",)), InputSource(values=("b",))]
+        read_rows([ValueSource(values=())], InputRules(header=True), lambda name: b"")
+    two = [ValueSource(values=("a",)), ValueSource(values=("b",))]
     with pytest.raises(InputError, match="goes with one input source"):
         read_rows(two, InputRules(group=2), lambda name: b"")
 

@@ -18,7 +18,7 @@ Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class InputSource:
+class ValueSource:
     """
     Where values come from.
 
@@ -37,18 +37,18 @@ class InputSource:
     is_linked: bool = False
 
 
-def split_words(words: Sequence[str]) -> tuple[list[str], list[InputSource]]:
+def split_words(words: Sequence[str]) -> tuple[list[str], list[ValueSource]]:
     """Return the words of the command, and the input sources behind them."""
     command = list(itertools.takewhile(lambda word: word not in _MARKS, words))
-    sources: list[InputSource] = []
+    sources: list[ValueSource] = []
     mark, stated = "", list[str]()
 
     def end() -> None:
         linked = mark.endswith("+")
         if mark.startswith("::::"):
-            sources.extend(InputSource(file=name, is_linked=linked) for name in stated)
+            sources.extend(ValueSource(file=name, is_linked=linked) for name in stated)
         elif mark:
-            sources.append(InputSource(values=tuple(stated), is_linked=linked))
+            sources.append(ValueSource(values=tuple(stated), is_linked=linked))
 
     for word in words[len(command) :]:
         if word in _MARKS:
@@ -92,7 +92,7 @@ class InputRules:
 
 
 @dataclass(slots=True)
-class InputTable:
+class ValueTable:
     """
     The rows of all sources together.
 
@@ -109,8 +109,8 @@ class InputTable:
 
 
 def read_rows(
-    sources: Sequence[InputSource], rules: InputRules, read: Callable[[str], bytes]
-) -> InputTable:
+    sources: Sequence[ValueSource], rules: InputRules, read: Callable[[str], bytes]
+) -> ValueTable:
     """
     Return the rows: each value of a source with each of the others, the last one fastest.
 
@@ -143,7 +143,7 @@ def read_rows(
     if rules.group is not None and len(groups) > 1:
         raise InputError("goes with one input source, whose values are counted", where="-n")
     found = [sum(rows, ()) for rows in itertools.product(*groups)]
-    return InputTable(_grouped(found, rules.group), names)
+    return ValueTable(_grouped(found, rules.group), names)
 
 
 def _linked(sources: Sequence[list[Row]], *, repeats: bool) -> list[Row]:
@@ -173,7 +173,7 @@ def _columns(value: str, rules: InputRules) -> Row:
     return columns
 
 
-def _values(source: InputSource, rules: InputRules, read: Callable[[str], bytes]) -> Iterator[str]:
+def _values(source: ValueSource, rules: InputRules, read: Callable[[str], bytes]) -> Iterator[str]:
     if source.values is not None:
         # As lines of a file: a value of several lines is several values.
         for number, value in enumerate(source.values, start=1):
@@ -227,7 +227,7 @@ def _stated_place(number: int, _: int) -> str:
     return f"value {number} after :::"
 
 
-def _place(source: InputSource) -> str:
+def _place(source: ValueSource) -> str:
     if source.values is not None:
         return ":::"
     return "standard input" if source.file == "-" else source.file
