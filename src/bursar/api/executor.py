@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from bursar.api.call_encoding import (
     CallEncoder,
@@ -20,8 +20,13 @@ from bursar.api.calls.call_options import CallOptions
 from bursar.api.calls.executor_thread import CallFuture, ExecutorThread, TaskFailed
 from bursar.api.calls.pool_methods import PoolMethods, buffered_map
 from bursar.api.site_resolution import Sites, resolve_sites
+from bursar.formats.units import parse_duration
+from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 from bursar.runs.recording.user_history import stated_history
+
+if TYPE_CHECKING:
+    from bursar.report.progress import ProgressSnapshot
 
 __all__ = ["CallSubmitter", "Executor", "TaskFailed"]
 
@@ -219,6 +224,9 @@ class Executor(CallSubmitter):
     budget
         Most that may be spent, ``"40 SU"`` or a number; None for no limit.
         Calls that it does not cover raise :class:`bursar.BudgetStop`.
+    deadline
+        Time from now on, ``"33m"`` or seconds, after which calls are ended and, as later ones,
+        raise :class:`bursar.DeadlineMissed`; None for no limit.
     wall_limit
         Seconds after which a call is killed and raises :class:`TaskFailed`; None for no limit.
     retries
@@ -245,6 +253,7 @@ class Executor(CallSubmitter):
         *,
         sites: Sites = None,
         budget: str | float | None = None,
+        deadline: str | float | None = None,
         wall_limit: float | None = None,
         retries: int = 0,
         folder: str | Path | None = None,
@@ -264,6 +273,7 @@ class Executor(CallSubmitter):
             facts,
             processors=processors,
             budget=amount_of(budget, facts),
+            deadline=_time_of(deadline),
             folder=None if folder is None else Path(folder),
             history=stated_history(history),
         )
@@ -285,9 +295,34 @@ class Executor(CallSubmitter):
         """
         self._thread.terminate()
 
+    def progress(self) -> "ProgressSnapshot":
+        """
+        Return how the calls stand: counts, money, forecast of the end, and odds of the goal.
+
+        Printed, it is one line; in a notebook, as the last expression of a cell, a bar. The
+        forecast rests on calls that have ended, of this executor and in the history, and on
+        run times that options state; it is of the calls that are there now.
+        """
+        return self._thread.progress()
+
+    def _repr_html_(self) -> str:
+        return self.progress()._repr_html_()
+
     def spending(self) -> tuple[float, float]:
         """Return what the leases have cost so far, and what is held for them, currency units."""
         return self._thread.spending()
+
+
+def _time_of(deadline: str | float | None) -> float | None:
+    if deadline is None:
+        return None
+    try:
+        seconds = parse_duration(deadline)
+    except InputError as error:
+        raise error.within("deadline") from None
+    if not seconds > 0:
+        raise InputError(f"must be positive, got {deadline}", where="deadline")
+    return seconds
 
 
 def _or_more(here: SiteFacts, processors: int) -> int:

@@ -317,6 +317,16 @@ class ProgressSnapshot:
         """Tasks at their end."""
         return self.succeeded + self.failed + self.skipped
 
+    def __str__(self) -> str:
+        parts = [
+            f"{self.campaign}: {self.ended}/{self.total} ended",
+            f"{self.running} running",
+            f"{self.waiting} waiting",
+            *([f"{self.failed} failed"] if self.failed else []),
+        ]
+        told = [", ".join(parts), spending(self), times(self), outlook(self)]
+        return "; ".join(part for part in told if part)
+
     def _repr_html_(self) -> str:
         """Return a bar with counts, money and times; notebooks show a snapshot so."""
         counts = f"{self.succeeded} done, {self.running} running, {self.waiting} waiting"

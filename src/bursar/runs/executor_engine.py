@@ -14,6 +14,7 @@ import msgspec
 from bursar.dispatch.folders import write_atomically
 from bursar.dispatch.journal import read_journal
 from bursar.dispatch.journal_records import AttemptRecord
+from bursar.engine.run_tasks import TaskCounts
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Goal, Retry
 from bursar.model.errors import BudgetStop, BursarError, InputError
@@ -26,6 +27,7 @@ from bursar.report.bill import make_bill
 from bursar.runs.environment import TICK, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder
+from bursar.runs.forecasting.standing import RunStanding, StandingReader
 from bursar.runs.incarnations import leases_of
 from bursar.runs.recording.history_recorder import calls_recorder
 from bursar.runs.recording.user_history import NOT_ADDED
@@ -53,8 +55,9 @@ class ExecutorEngine:
         Folder for the journal and the run's files; a missing folder is made.
     processors
         Processors of each site; None: all of them.
-    budget
-        Most that may be spent, currency units; None for no limit.
+    budget, deadline
+        Most that may be spent, currency units, and seconds from the begin within which calls are
+        to end, which the caller sees to; None for no limit.
     keep_bill
         Whether to leave ``bill.json`` in the folder.
     on_outcome
@@ -78,6 +81,7 @@ class ExecutorEngine:
         *,
         processors: int | None,
         budget: float | None,
+        deadline: float | None,
         keep_bill: bool,
         on_outcome: Callable[[AttemptRecord], None],
         on_start: Callable[[Sequence[int]], None],
@@ -124,7 +128,7 @@ class ExecutorEngine:
         work = RunWork(
             tasks=(),
             parents=None,
-            goal=Goal(budget=budget),
+            goal=Goal(budget=budget, deadline=deadline),
             retry=Retry(),
             root=folder.files,
             may_be_wide=self._are_whole,
@@ -144,6 +148,9 @@ class ExecutorEngine:
             on_start=on_start,
         )
         self._on_outcome = on_outcome
+        self._supply = supply
+        self._widths: list[int] = []
+        self._reader = StandingReader(self._widths, known)
         self._observed = calls_recorder(
             history, folder.name if keep_bill else "calls", sites, self._execution.tasks
         )
@@ -178,6 +185,11 @@ class ExecutorEngine:
         if self._billed is not None:
             await asyncio.to_thread(self._write_bill, self._billed)
 
+    def standing(self) -> tuple[RunStanding, TaskCounts, Sequence[Task]]:
+        """Return how the calls stand, how many there are in each state, and all of them."""
+        standing = self._reader.read(self._execution, self._supply)
+        return standing, self._execution.counts, tuple(self._execution.tasks)
+
     def widest(self) -> dict[str, int]:
         """Return the most processors that a call may hold, by site."""
         found = {}
@@ -197,6 +209,7 @@ class ExecutorEngine:
         if self._billed is not None:
             # Pickled calls would fill memory, and the bill wants names only.
             self._billed.extend(task.without_steps() for task in tasks)
+        self._widths.extend(task.processors for task in tasks)
         return self._execution.submit(tasks)
 
     def cancel(self, task: int) -> None:
@@ -224,6 +237,7 @@ class ExecutorEngine:
 
     def _took_in(self, record: AttemptRecord) -> None:
         self._observed.take_in(record)
+        self._reader.take_in(record)
         self._on_outcome(record)
 
     def _on_history_failure(self, error: BaseException) -> None:

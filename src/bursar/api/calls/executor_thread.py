@@ -13,15 +13,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bursar.dispatch.journal_records import AttemptRecord
-from bursar.model.errors import BudgetStop, BursarError
+from bursar.model.errors import BudgetStop, BursarError, DeadlineMissed
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status, Task
+from bursar.report.tables import span
 from bursar.runs.executor_engine import ExecutorEngine, is_acquired
 from bursar.worker.call_results import ValueRefusedError, result_of_data
 from bursar.worker.raised import RemoteError
+
+if TYPE_CHECKING:  # a forecast needs arrays, most executors none
+    from bursar.api.calls.call_progress import CallsStanding
+    from bursar.report.progress import ProgressSnapshot
 
 T = TypeVar("T")
 
@@ -43,10 +48,14 @@ class ExecutorThread:
         *,
         processors: int | None,
         budget: float | None,
+        deadline: float | None,
         folder: Path | None,
         history: str,
     ) -> None:
         self._sites = {site.name: site for site in sites}
+        self._deadline = deadline
+        self._history = history
+        self._last_look: CallsStanding | None = None
         self._processors = sum(processors or site.processors for site in sites)
         # Workers of other machines than this one; a service asks its own for what its site says.
         self._as_data = any(is_acquired(site) for site in sites)
@@ -66,6 +75,7 @@ class ExecutorThread:
                 sites,
                 processors=processors,
                 budget=budget,
+                deadline=deadline,
                 keep_bill=keep_bill,
                 on_outcome=self._settle,
                 on_start=self._started,
@@ -135,8 +145,8 @@ class ExecutorThread:
         if os.getpid() != self._process:
             raise RuntimeError("an executor cannot be used in a process forked from its own")
         with self._lock:
-            if isinstance(self._broken, BudgetStop):
-                raise BudgetStop(str(self._broken)) from self._broken
+            if isinstance(self._broken, BudgetStop | DeadlineMissed):
+                raise type(self._broken)(str(self._broken)) from self._broken
             if self._broken is not None:
                 raise BrokenExecutor(str(self._broken)) from self._broken
             if self._closing:
@@ -175,17 +185,36 @@ class ExecutorThread:
         self._spending = self._ask(self._service.spending, self._spending)
         return self._spending
 
+    def progress(self) -> "ProgressSnapshot":
+        """Return how the calls stand, with a forecast; the last known where all has ended."""
+        from bursar.api.calls.call_progress import snapshot_of_calls
+
+        # The loop looks for the last time when it ends.
+        calls = self._ask(self._look, self._last_look, patience=10.0) or self._last_look
+        if calls is None:
+            raise RuntimeError("how the calls stand is not known: the executor is busy or broken")
+        return snapshot_of_calls(calls, self.sites, self._history)
+
+    def _look(self) -> "CallsStanding":
+        from bursar.api.calls.call_progress import CallsStanding
+
+        standing, counts, tasks = self._service.standing()
+        with self._lock:
+            waiting = [task.without_steps() for _, task in (*self._taking, *self._inbox)]
+        held = self._service.spending()[1]
+        return CallsStanding(standing, counts, held, (*tasks, *waiting), len(waiting))
+
     def widest(self) -> dict[str, int]:
         """Return the most processors that a call may hold, by site."""
         self._widest = self._ask(self._service.widest, self._widest)
         return self._widest
 
-    def _ask(self, look: Callable[[], T], otherwise: T) -> T:
+    def _ask(self, look: Callable[[], T], otherwise: T, patience: float = 0.5) -> T:
         """Return what a function finds on the loop's thread; ``otherwise`` where that is busy."""
         found: Future[T] = Future()
         self._do(lambda: found.set_result(look()))
         with contextlib.suppress(TimeoutError):  # the loop ends, or is busy
-            return found.result(0.5)
+            return found.result(patience)
         return otherwise
 
     def leave(self) -> None:
@@ -227,6 +256,8 @@ class ExecutorThread:
             self._ready.set_result(None)
             # Wakes the loop below, which would wait for calls for ever.
             service.failed.add_done_callback(lambda _: self._wake.set())
+            if self._deadline is not None:
+                self._loop.call_later(self._deadline, self._miss, self._deadline)
             while not (self._closing and not self._inbox and not self._calls):
                 if self._closing:
                     service.close_to_calls()
@@ -235,6 +266,7 @@ class ExecutorThread:
                     raise service.failed.result()
                 self._wake.clear()
                 self._take_in()
+            self._last_look = self._look()
 
     def _take_in(self) -> None:
         """Pass some of the waiting calls to the engine; the loop has other work, too."""
@@ -290,6 +322,16 @@ class ExecutorThread:
         self._wake.set()
 
     def _terminate(self) -> None:
+        self._end_calls(TaskFailed("the executor has ended its workers"))
+
+    def _miss(self, deadline: float) -> None:
+        """End all calls, as the deadline has passed, and accept no more."""
+        with self._lock:
+            error = DeadlineMissed(f"the deadline of {span(deadline)} passed")
+            self._broken, self._closing = error, True
+        self._end_calls(error)
+
+    def _end_calls(self, error: BursarError) -> None:
         with self._lock:
             calls = [call for call, _ in (*self._taking, *self._inbox)]
             self._inbox.clear()
@@ -299,7 +341,7 @@ class ExecutorThread:
         self._calls.clear()
         for call in calls:
             if call.begin():
-                call.set_exception(TaskFailed("the executor has ended its workers"))
+                call.set_exception(type(error)(str(error)))
         self._wake.set()
 
     def _break(self, error: BaseException) -> None:
