@@ -71,10 +71,12 @@ def command_campaign(
     needs: CommandNeeds | None = None,
     template: str = "",
     goal: Goal | None = None,
-    source: Path | None = None,
 ) -> Campaign:
     """
     Return the campaign of a list of commands.
+
+    It names no file of its own, so that runs of it do not reuse results of earlier ones: which
+    files of the folder a command reads is not known.
 
     Parameters
     ----------
@@ -82,8 +84,6 @@ def command_campaign(
         Folder in which commands run that state no files; it must be there where they run.
     template
         Command with its places for values, as people know it.
-    source
-        File of the list; None: it has none.
 
     Raises
     ------
@@ -97,7 +97,6 @@ def command_campaign(
         workflow=Workflow(tasks),
         goal=goal or Goal(),
         root=folder,
-        source=source,
         templates={name: template} if template else {},
     )
 
@@ -169,5 +168,4 @@ def read_command_list(path: Path) -> Campaign:
         name=path.stem,
         folder=Path(os.path.abspath(path)).parent,
         needs=CommandNeeds(shell=shell),
-        source=path,
     )
