@@ -971,6 +971,14 @@ def test_this_machine_carries_out_as_many_calls_at_a_time_as_are_stated() -> Non
         calls = [executor.submit(meet, folder, name) for name in range(more)]
         assert [call.result(PATIENCE) for call in calls] == list(range(more))
 
+    # Another executor has work for all that the machine has; calls that wait go on all the same.
+    with tempfile.TemporaryDirectory() as folder, Executor() as other:
+        busy = [other.submit(meet, folder, -n) for n in range(1, more)]
+        with Executor(more) as executor:
+            calls = [executor.submit(meet, folder, name) for name in range(more)]
+            assert [call.result(PATIENCE) for call in calls] == list(range(more))
+        assert len([call.result(PATIENCE) for call in busy]) == more - 1
+
     with pytest.raises(bursar.InputError, match="processors must be between 1 and"):
         Executor(more, sites=this_machine())
 

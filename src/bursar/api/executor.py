@@ -216,7 +216,7 @@ class Executor(CallSubmitter):
     ----------
     processors
         Processors to lease of each site, so many calls at a time; None: all of them. Of this
-        machine, if no sites are given, also more than it has.
+        machine, if no sites are given, also more than it has, whatever other runs use.
     sites
         A sites file, or the sites; None: this machine. Processors of other Bursars are held for
         the longest agreement of their ``[pool]`` at most, those of batch clusters, ssh and clouds
@@ -263,7 +263,7 @@ class Executor(CallSubmitter):
         facts = resolve_sites(sites)
         if sites is None and processors is not None:
             # As many as are stated, as of the standard library's executors: calls may well wait.
-            facts = tuple(replace(site, processors=_or_more(site, processors)) for site in facts)
+            facts = tuple(_as_stated(site, processors) for site in facts)
         encoder = CallEncoder(shares=all(site.kind == "local" for site in facts))
         if any(site.remote is not None for site in facts):
             from bursar.api.queues import with_prices
@@ -325,12 +325,12 @@ def _time_of(deadline: str | float | None) -> float | None:
     return seconds
 
 
-def _or_more(here: SiteFacts, processors: int) -> int:
-    return max(here.processors, min(processors, _MOST_HERE))
-
-
-_MOST_HERE = 4096
-"""Processors that this machine may be stated to have: each is a process when it is used."""
+def _as_stated(here: SiteFacts, processors: int) -> SiteFacts:
+    """Return this machine with as many processors as are stated, where it has fewer."""
+    if processors <= here.processors:
+        return here
+    # Not divided among runs: calls that wait hold no processor back from others.
+    return replace(here, processors=min(processors, _MOST_HERE), shared=False)
 
 
 _MOST_HERE = 4096

@@ -54,7 +54,7 @@ class LateArgument(TyperArgument):
     def display_type_rich(self, ctx: "Context") -> str | None:
         """Return the choices in the help; None where the name says enough."""
         shown = super().display_type_rich(ctx)
-        return None if shown in ("<str>", "<path>") else shown
+        return None if shown in ("<str>", "<path>", "<list[str]>") else shown
 
     def get_runtime_param(self) -> Any:
         """Return what converts the values."""

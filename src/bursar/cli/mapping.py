@@ -16,7 +16,6 @@ from bursar.cli.options import (
     Confidence,
     Deadline,
     HistoryFile,
-    Probe,
     RunsFolder,
     Runtime,
     SitesPath,
@@ -33,10 +32,9 @@ if TYPE_CHECKING:
     from bursar.formats.command_lists.input_sources import InputRules
     from bursar.formats.command_lists.job_log import LoggedJob
 
-INPUT = "Arguments"
+INPUT = "Values"
 OUTPUT = "Output"
 JOBS = "Jobs"
-GOAL = "Sites and goal"
 
 MOST_JOBS = 4096
 """Jobs at a time on this machine, at most: each is a process."""
@@ -53,7 +51,7 @@ def map_command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[COMMAND]... [::: VALUE...]... [:::: FILE...]...",
+            metavar="[COMMAND] [::: VALUES | :::: FILES]",
             help="Command with {} {.} {/} {//} {/.} {#} {1} {2.} for values, and the values: "
             "::: states them, :::: names files of lines (- for standard input); :::+ and "
             "::::+ link to the source before. Without a source they are read from standard "
@@ -270,7 +268,6 @@ def map_command(
     trade_off: TradeOff = None,
     confidence: Confidence = None,
     runtime: Runtime = None,
-    probe: Probe = None,
     anyway: Annotated[
         bool,
         typer.Option("--anyway", help="Start even if the goal cannot be met."),
@@ -327,13 +324,14 @@ def map_command(
         campaign = command_campaign(
             left, name=listed.name, folder=folder, needs=needs, template=listed.template, goal=goal
         )
-        processors = None
+        processors, oversubscribes = None, False
         if jobs is not None:
             there = sum(site.processors for site in facts)
             wanted = _at_a_time(jobs, there // task_processors, len(left)) * task_processors
             processors = wanted
             if sites is None:
-                # As many as are stated: jobs may well wait.
+                # As many as are stated, whatever other runs use: jobs may well wait.
+                oversubscribes = wanted > there
                 facts = tuple(
                     replace(site, processors=max(site.processors, wanted)) for site in facts
                 )
@@ -344,8 +342,8 @@ def map_command(
             processors=processors,
             name=name,
             runs=runs,
-            probe=probe,
             anyway=anyway,
+            oversubscribe=oversubscribes,
             progress=progress,
             argv=sys.argv,
             history=history,
