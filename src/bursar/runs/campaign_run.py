@@ -226,11 +226,10 @@ async def _carry_out(
                 tell(text)
                 notices.trouble("failure", text)
             if listener is not None and (order := listener.heard(folder, record)) is not None:
-                if execution.cause is None:
-                    # At once also where running tasks are ended, which takes a turn of the loop.
-                    execution.drain("user", order.reason)
                 if order.at_once:
                     execution.stop("user", order.reason, grace=0.0)
+                elif execution.cause is None:
+                    execution.drain("user", order.reason)
 
         execution = RunExecution(
             folder,

@@ -176,6 +176,9 @@ def read_slurm_script(path: Path) -> Campaign:
     """
     Read a script with ``#SBATCH`` lines.
 
+    The campaign names no file of its own, so that runs of it do not reuse results of earlier ones:
+    which files of the folder a script reads and makes is not known.
+
     Raises
     ------
     InputError
@@ -199,7 +202,6 @@ def read_slurm_script(path: Path) -> Campaign:
         name=name if name.strip() and name.isprintable() else path.stem,
         workflow=Workflow(tasks),
         root=root,
-        source=path,
         templates={name: path.name},
         remarks=tuple(
             f"{options[one].where}: --{one} is left to the sites file, or to options of Bursar"
