@@ -10,17 +10,20 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: demo test test-ci test-long soak browser schedulers checks lint types arrows kernels \
   bytecode unit mutants bench site site-version lock audit clean
 
-# Only what requirements.lock names, by its hashes; the three distributions of this repository are
-# built without network: the product, the studies of papers, the tools for developers.
-PROJECTS := pyproject.toml packages/papers/pyproject.toml packages/devtools/pyproject.toml
+# Only what requirements.lock names, by its hashes; the four distributions of this repository are
+# built without network: the product, the studies of papers, the tools for developers, the plugin of
+# Snakemake.
+PROJECTS := pyproject.toml packages/papers/pyproject.toml packages/devtools/pyproject.toml \
+  packages/snakemake/pyproject.toml
 $(VENV)/.made: $(PROJECTS) requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
-	  --editable . --editable ./packages/devtools --editable ./packages/papers
+	  --editable . --editable ./packages/devtools --editable ./packages/papers \
+	  --editable ./packages/snakemake
 	touch $@
 
-# Newest versions within the bounds of all three distributions, for every Python from 3.11 on, with hashes.
+# Newest versions within the bounds of all four distributions, for every Python from 3.11 on, with hashes.
 lock:
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet uv

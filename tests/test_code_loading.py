@@ -13,6 +13,7 @@ SOURCES = (
     ROOT / "src" / "bursar",
     ROOT / "packages" / "papers" / "src",
     ROOT / "packages" / "devtools" / "src",
+    ROOT / "packages" / "snakemake" / "src",
 )
 SECURITY = ROOT / "docs" / "concepts" / "security.md"
 

@@ -13,6 +13,7 @@ PACKAGES = (
     ROOT / "src" / "bursar",
     ROOT / "packages" / "papers" / "src" / "bursar_papers",
     ROOT / "packages" / "devtools" / "src" / "bursar_devtools",
+    ROOT / "packages" / "snakemake" / "src" / "snakemake_executor_plugin_bursar",
 )
 MODULES = sorted(module for package in PACKAGES for module in package.rglob("*.py"))
 ROOMS = sorted(

@@ -13,6 +13,7 @@ SOURCES = (
     ROOT / "src",
     ROOT / "packages" / "papers" / "src",
     ROOT / "packages" / "devtools" / "src",
+    ROOT / "packages" / "snakemake" / "src",
 )
 MOST_FILES = 30
 """Modules in one folder, the package's own ``__init__`` included."""

@@ -20,7 +20,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOTS = ("src/bursar", "packages/papers/src", "packages/devtools/src")
+ROOTS = (
+    "src/bursar",
+    "packages/papers/src",
+    "packages/devtools/src",
+    "packages/snakemake/src",
+)
 PRONOUN = re.compile(r"\b(it|its|itself|they|those|such|them|themselves)\b", re.IGNORECASE)
 OPENING = re.compile(r"(Of|By|As|It|Its|Such|To|From|Whose|What|Who|That|Those|They)\b")
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -1,0 +1,64 @@
+"""Executor plugin of Snakemake: jobs are run by Bursar."""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+
+from snakemake_executor_plugin_bursar.executor import Executor as Executor
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=False,
+    job_deploy_sources=False,
+    init_seconds_before_status_checks=0,
+)
+
+
+# Snakemake makes options of the settings, and can do so of Optional only.
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):
+    """
+    Settings of the plugin, as options ``--bursar-...`` of Snakemake.
+
+    Parameters
+    ----------
+    sites
+        Sites file; None: this machine.
+    budget
+        Most that the workflow may cost, as ``"40 EUR"``; None: no limit.
+    service
+        Name or address of a Bursar service that runs the jobs, in place of sites.
+    folder
+        Folder for the journal and the bill of the jobs; None: a new one in ``.snakemake/bursar``.
+    enforce_runtime
+        Whether a job is killed after its resource ``runtime``, which else is an estimate.
+    """
+
+    sites: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": "Sites file of Bursar. Default: this machine.", "env_var": False},
+    )
+    budget: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": 'Most that the jobs may cost: "40 EUR".', "env_var": False},
+    )
+    service: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": "Bursar service that runs the jobs: a name in services.toml, or an address. "
+            "Jobs go on there when Snakemake is killed.",
+            "env_var": False,
+        },
+    )
+    folder: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={"help": "Folder for journal and bill of the jobs.", "env_var": False},
+    )
+    enforce_runtime: bool = field(
+        default=False,
+        metadata={
+            "help": "Kill a job after its resource runtime, which else is an estimate.",
+            "env_var": False,
+        },
+    )

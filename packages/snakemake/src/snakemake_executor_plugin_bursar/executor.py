@@ -1,0 +1,149 @@
+"""The executor of Snakemake that hands jobs to Bursar."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+
+from bursar.formats.sites_toml import read_sites
+from bursar.model.errors import BursarError
+from snakemake_executor_plugin_bursar.job_needs import job_needs
+from snakemake_executor_plugin_bursar.running_jobs import (
+    EngineOfService,
+    EngineOfThisProcess,
+    JobRunner,
+    ScriptJob,
+)
+
+FOLDER = Path(".snakemake") / "bursar"
+"""Folder below the working directory for journals, bills and logs."""
+
+STATUS_CHECKS = 0.1
+"""Seconds between two looks at the jobs of this process's own engine."""
+
+STATUS_CHECKS_AT_SERVICE = 1.0
+
+
+class Executor(RemoteExecutor):
+    """Runs each job as a script on a worker of Bursar, with what its resources ask for."""
+
+    def __post_init__(self) -> None:
+        settings = self.workflow.executor_settings
+        self._counted = _counted(settings.sites)
+        self._folder = os.getcwd()
+        if settings.service is not None and (settings.sites or settings.budget):
+            raise WorkflowError(
+                "--bursar-service: goes without --bursar-sites and --bursar-budget, which the "
+                "service has itself"
+            )
+        self._runner: JobRunner
+        if settings.service is not None:
+            self._runner = EngineOfService(settings.service, FOLDER / "service.json")
+            self.next_seconds_between_status_checks = STATUS_CHECKS_AT_SERVICE
+        else:
+            begun = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+            folder = settings.folder or FOLDER / begun
+            self._runner = EngineOfThisProcess(settings.sites, settings.budget, Path(folder))
+            self.next_seconds_between_status_checks = STATUS_CHECKS
+
+    def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
+        """Start jobs that are ready, in one submission."""
+        fresh = []
+        for job in jobs:
+            self.run_job_pre(job)
+            earlier = self.dag.incomplete_external_jobid(job) if self._runner.outlives else None
+            if earlier is not None and self._runner.knows(earlier):
+                self.logger.info(f"Job {job.jobid} goes on as {earlier}.")
+                self._submitted(job, earlier)
+            else:
+                fresh.append(job)
+        for job, name in zip(fresh, self._runner.start([*map(self._script, fresh)]), strict=True):
+            self._submitted(job, name)
+
+    def run_job(self, job: JobExecutorInterface) -> None:
+        """Start one job."""
+        self.run_jobs([job])
+
+    def _submitted(self, job: JobExecutorInterface, name: str) -> None:
+        info = SubmittedJobInfo(
+            job,
+            # A name by which nobody could find the job again must not be remembered.
+            external_jobid=name if self._runner.outlives else None,
+            aux={"name": name, "log": self._log(job)},
+        )
+        self.report_job_submission(info)
+
+    def _log(self, job: JobExecutorInterface) -> str:
+        return os.path.abspath(str(job.logfile_suggestion(str(FOLDER / "logs"))))
+
+    def _script(self, job: JobExecutorInterface) -> ScriptJob:
+        needs = job_needs(job.resources, job.threads, self._counted)
+        identity = [job.name, sorted(map(str, job.output or [job.jobid])), job.attempt]
+        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        enforced = self.workflow.executor_settings.enforce_runtime
+        return ScriptJob(
+            name=job.name,
+            identity=f"{job.name} {digest}"[-160:],
+            text=self.format_job_exec(job),
+            folder=self._folder,
+            log=self._log(job),
+            needs=needs,
+            limit=needs.runtime if enforced else None,
+        )
+
+    async def check_active_jobs(
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        """Report jobs that have ended, and yield those that have not."""
+        if not active_jobs:  # Snakemake asks before anything of this class is there
+            return
+        names = [_aux(info)["name"] for info in active_jobs]
+        async with self.status_rate_limiter:
+            ended = self._runner.ended(names)
+        for info, name in zip(active_jobs, names, strict=True):
+            if name not in ended:
+                yield info
+                continue
+            end = ended[name]
+            if not end.reason:
+                self.report_job_success(info)
+                continue
+            message = f"bursar: {end.reason}. "
+            self.report_job_error(info, msg=message, aux_logs=[_aux(info)["log"]])
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Cancel the jobs of a workflow that ends early."""
+        self._runner.cancel(_aux(info)["name"] for info in active_jobs)
+
+    def shutdown(self) -> None:
+        """Wait for the status checks to end, and give the processors back."""
+        super().shutdown()
+        self._runner.close()
+
+
+def _aux(info: SubmittedJobInfo) -> dict[Any, Any]:
+    found: dict[Any, Any] = info.aux
+    return found
+
+
+def _counted(sites: str | None) -> dict[str, int]:
+    """Return the resources that sites count, with the largest number at one of them."""
+    if sites is None:
+        return {}
+    try:
+        facts = read_sites(Path(sites))
+    except BursarError as error:
+        raise WorkflowError(f"bursar: {error}") from None
+    found: dict[str, int] = {}
+    for site in facts:
+        for name, count in site.resources.items():
+            found[name] = max(found.get(name, 0), count)
+    return found
