@@ -180,6 +180,40 @@ def test_events_go_on_from_the_document(served: Served, campaign: Path) -> None:
     assert [r["run"] for r in served.client.get("/api/runs").json()["runs"]].count(run) == 1
 
 
+def test_output_of_a_task_that_runs_is_followed(served: Served, tmp_path: Path) -> None:
+    """Seen while it runs, as text even where a piece ends within a character, and whole."""
+    go = tmp_path / "go"
+    file = tmp_path / "talk.toml"
+    wait = f"while ! test -e {go}; do sleep 0.02; done"
+    command = f"printf 'gr\\\\303'; {wait}; printf '\\\\274n\\\\377\\\\n'; echo why >&2"
+    file.write_text(
+        f'[campaign]\nname = "talk"\n[tasks.talk]\ncommand = "{command}"\nruntime = 1\n'
+    )
+    body = {"text": file.read_text(), "name": "talk.toml", "folder": str(tmp_path)}
+    task = f"/api/runs/{served.client.post('/api/runs', json=body).json()['run']}/tasks/0"
+    texts, notes, end = {"stdout": "", "stderr": ""}, [], None
+
+    with served.client.stream("GET", f"{task}/output/events") as events:
+        assert events.headers["Content-Type"] == "text/event-stream"
+        for name, data in _events(events):
+            if name == "output":
+                texts[data["stream"]] += data["text"]
+                go.write_text("")  # only now: the task was seen to run
+            elif name == "note":
+                notes.append(data["text"])
+            elif name == "end":
+                end = data
+    assert end == {"attempt": 1, "status": "succeeded"}
+    assert texts == {"stdout": "grün\N{REPLACEMENT CHARACTER}\n", "stderr": "why\n"}
+    assert notes[-1] == "attempt 1 succeeded"
+
+    with served.client.stream("GET", f"{task}/output/events?tail=2&attempt=1") as events:
+        pieces = [data["text"] for name, data in _events(events) if name == "output"]
+    assert pieces == ["\N{REPLACEMENT CHARACTER}\n", "y\n"]
+    assert served.client.get(f"{task[:-1]}77/output/events").status_code == 422
+    assert served.client.get(f"{task}/output/events?tail=-1").status_code == 422
+
+
 def _events(stream: httpx.Response) -> Any:
     name = ""
     until = time.monotonic() + 60

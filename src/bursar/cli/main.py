@@ -195,7 +195,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     ),
     CommandEntry(
         "logs",
-        "runs",
+        "kept_runs",
         "Print what a task printed: its stdout to stdout, its stderr to stderr.",
     ),
     CommandEntry(

@@ -1,7 +1,7 @@
 """
 Commands for runs that exist: what became of them, another goal, attaching and stopping.
 
-They are ``runs``, ``report``, ``bill``, ``tasks``, ``table``, ``logs``, ``retry``, ``pilots``,
+They are ``runs``, ``report``, ``bill``, ``tasks``, ``table``, ``retry``, ``pilots``,
 ``why``, ``why-not``, ``amend``, ``attach`` and ``stop``.
 """
 
@@ -17,6 +17,7 @@ from bursar.cli.options import (
     AsJson,
     RunName,
     RunsFolder,
+    TaskName,
     print_json,
     print_note,
     print_outcome,
@@ -25,16 +26,6 @@ from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
     from bursar.runs.explanations import AllocationReport
-
-
-TaskName = Annotated[
-    str,
-    typer.Argument(
-        metavar="TASK",
-        help="Id of the task or its begin, or its number, from 0.",
-        show_default=False,
-    ),
-]
 
 
 # Commands that say what became of runs, and ``bursar amend``: another deadline or budget.
@@ -132,7 +123,6 @@ def register(app: typer.Typer) -> None:
     app.command("bill")(show_bill)
     app.command("tasks")(list_tasks)
     app.command("table")(show_table)
-    app.command("logs")(show_logs)
     app.command("retry")(retry_tasks)
     app.command("pilots")(show_pilots)
     app.command("why")(explain_task)
@@ -228,31 +218,6 @@ def show_bill(
         print_json(bill.to_dict())
     else:
         print_bill(bill, every=every)
-
-
-def show_logs(
-    run: RunName,
-    task: TaskName,
-    runs: RunsFolder = RUNS,
-    stderr: Annotated[
-        bool, typer.Option("--stderr", help="Print only the task's stderr, on stdout.")
-    ] = False,
-    attempt: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of the attempt. Default: the last.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print what a task printed: its stdout to stdout, its stderr to stderr."""
-    from bursar.runs.folder import RunFolder
-    from bursar.runs.run_reports import read_logs
-
-    logs = read_logs(RunFolder.open(runs, run), task, attempt)
-    if as_json:
-        print_json(logs.to_dict())
-        return
-    if not stderr:
-        logs.copy_stdout(sys.stdout.buffer)
-    logs.copy_stderr(sys.stdout.buffer if stderr else sys.stderr.buffer)
 
 
 def list_tasks(

@@ -7,7 +7,8 @@ import ssl
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,14 @@ from bursar.dashboard.commands import (
 )
 from bursar.dashboard.run_feed import HEARTBEAT, RunFeed, frame
 from bursar.dashboard.run_list import RunList
-from bursar.dashboard.task_table import TableQuery, TaskPages, read_stream, task_details
+from bursar.dashboard.task_table import (
+    TableQuery,
+    TaskPages,
+    output_events,
+    read_stream,
+    task_details,
+    task_of,
+)
 from bursar.model.errors import BursarError, InputError
 from bursar.page.page_files import HEADERS, page_files, shell
 from bursar.runs.folder import RunFolder
@@ -104,6 +112,7 @@ class DashboardServer:
                 web.get(run + "/tasks", self._get_tasks),
                 web.get(task, self._get_task),
                 web.get(task + "/{stream:stdout|stderr}", self._get_stream),
+                web.get(task + "/output/events", self._get_output_events),
                 web.post(run + "/amend", self._act(GoalChange, self._commands.amend)),
                 web.post(run + "/stop", self._act(None, lambda r, _: self._commands.stop(r))),
                 web.post(run + "/resume", self._act(None, lambda r, _: self._commands.resume(r))),
@@ -290,6 +299,13 @@ class DashboardServer:
             headers={"X-Size": str(size), "X-Next": str(offset + len(content))},
         )
 
+    async def _get_output_events(self, request: web.Request) -> web.StreamResponse:
+        folder, number = self._folder(request), int(request.match_info["task"])
+        attempt, tail = _number(request, "attempt"), _number(request, "tail")
+        feed, _ = self._run(request)
+        task_of((await feed.page()).record, number)
+        return await _stream(request, output_events(folder, number, attempt, tail))
+
     # Actions.
 
     def _act(
@@ -385,7 +401,7 @@ def _number(request: web.Request, name: str) -> int | None:
     return int(text)
 
 
-async def _queued(queue: "asyncio.Queue[bytes]") -> AsyncIterator[bytes]:
+async def _queued(queue: "asyncio.Queue[bytes]") -> AsyncGenerator[bytes, None]:
     yield frame("hello", {})
     while True:
         try:
@@ -395,14 +411,15 @@ async def _queued(queue: "asyncio.Queue[bytes]") -> AsyncIterator[bytes]:
             yield b": still here\n\n"
 
 
-async def _stream(request: web.Request, frames: AsyncIterator[bytes]) -> web.StreamResponse:
+async def _stream(request: web.Request, frames: AsyncGenerator[bytes, None]) -> web.StreamResponse:
     """Send events until either side ends."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     _complete(response)
     await response.prepare(request)
     try:
-        async for one in frames:
-            await response.write(one)
+        async with aclosing(frames):
+            async for one in frames:
+                await response.write(one)
     except ConnectionError:
         pass  # the viewer has gone
     return response

@@ -29,7 +29,7 @@ from bursar.model.task import Status
 from bursar.report.progress import RunProgress
 from bursar.runs.amendments import AMENDED, Amendment, AmendmentReply, receive_amendments
 from bursar.runs.data_mover import StagedDataMover
-from bursar.runs.detached_runs import RunViews
+from bursar.runs.detached_runs import RunViews, answered
 from bursar.runs.environment import LifespanFactory, RunEnvironment, RunWork
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
@@ -257,7 +257,8 @@ async def _carry_out(
                     amend = partial(_amend, execution, folder, campaign, info, payments)
                     watches["the watch for a changed goal"] = receive_amendments(folder, amend)
                     watches["the view for other processes"] = views.serve(
-                        lambda: snapshot_of(execution, campaign, plan, forecast)
+                        lambda: snapshot_of(execution, campaign, plan, forecast),
+                        partial(answered, execution.dispatcher),
                     )
                 if payments is not None:
                     ledger = execution.guard.ledger

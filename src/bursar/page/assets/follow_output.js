@@ -1,0 +1,26 @@
+// What a task prints while it runs: both streams in one box, as they come.
+
+import { el, make } from "./elements.js";
+
+const TAIL = 65536; // bytes of each stream that are there already and are shown
+const MOST = 400000; // characters that stay in the box
+
+// Returns {node, close}; over() is called when the task has ended.
+export const followOutput = (source, run, number, over) => {
+  const text = make("pre", { class: "output", tabindex: "0", "aria-label": "Output as it comes" });
+  const state = el("p", "Following …", "note");
+  state.setAttribute("aria-live", "polite");
+  let length = 0;
+  const stop = source.follow(run, number, TAIL, (event, data) => {
+    if (event === "note") state.textContent = data.text;
+    else if (event === "end") { stop(); over(); }
+    else if (event === "output" && data.text) {
+      const stays = text.scrollHeight - text.scrollTop - text.clientHeight < 30; // who has scrolled up reads
+      text.append(data.stream === "stderr" ? el("span", data.text, "bad") : data.text);
+      length += data.text.length;
+      while (length > MOST && text.firstChild !== text.lastChild) { length -= text.firstChild.textContent.length; text.firstChild.remove(); }
+      if (stays) text.scrollTop = text.scrollHeight;
+    }
+  });
+  return { node: make("div", {}, state, text), close: stop };
+};
