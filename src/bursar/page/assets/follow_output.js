@@ -1,6 +1,6 @@
 // What a task prints while it runs: both streams in one box, as they come.
 
-import { el, make } from "./elements.js";
+import { button, el, make } from "./elements.js";
 
 const TAIL = 65536; // bytes of each stream that are there already and are shown
 const MOST = 400000; // characters that stay in the box
@@ -23,4 +23,19 @@ export const followOutput = (source, run, number, over) => {
     }
   });
   return { node: make("div", {}, state, text), close: stop };
+};
+
+// A field for the number of a task, and what that prints; returns {node, close}.
+export const followChosen = (source, run) => {
+  const number = make("input", { id: "follow-number", type: "number", min: "0", step: "1", value: "0" }), place = make("div");
+  let following = null;
+  const begin = () => {
+    following?.close();
+    following = followOutput(source, run, Number(number.value), () => place.append(el("p", "The task has ended.", "note")));
+    place.replaceChildren(following.node);
+  };
+  return {
+    node: make("div", {}, make("div", { class: "tools" }, make("label", { for: "follow-number" }, "Number"), number, button("Follow", begin)), place),
+    close: () => following?.close(),
+  };
 };
