@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.dashboard.conftest import SWEEP, Served
 
+import bursar
+
 
 def test_only_the_token_opens_the_data(served: Served) -> None:
     """Without it nothing but the page itself is to be had, whatever is asked."""
@@ -178,6 +180,68 @@ def test_events_go_on_from_the_document(served: Served, campaign: Path) -> None:
     whole = served.client.get(f"/api/runs/{run}").json()
     assert whole["summary"]["succeeded"] == 19
     assert [r["run"] for r in served.client.get("/api/runs").json()["runs"]].count(run) == 1
+
+
+def test_results_are_columns_of_the_table(served: Served, tmp_path: Path) -> None:
+    """Of tasks that have succeeded, to sort and filter by; a missing required one is left out."""
+    file = tmp_path / "fit.toml"
+    file.write_text(
+        '[campaign]\nname = "fit"\ncommand = "test {x} -eq 3 || echo loss {x}5"\n'
+        "[parameters]\nx = [1, 2, 3]\n[task]\nruntime = 0.1\n"
+        "[results]\nloss = { regex = '^loss ([0-9]+)$', required = true }\n"
+    )
+    bursar.run(file, runs=served.runs, name="fit", history="none", fresh=True)
+    get = served.client.get
+
+    page = get("/api/runs/fit/tasks?sort=results.loss&descending=true").json()
+    where = page["columns"].index("results.loss")
+    assert [row[where] for row in page["rows"]] == [25, 15, None]
+    found = get("/api/runs/fit/tasks", params={"where": "loss > 20"}).json()
+    assert found["matched"] == 1
+    assert get("/api/runs/fit/tasks/1").json()["results"] == {"loss": 25}
+
+
+def test_a_goal_out_of_reach_is_a_conflict_with_a_way_out(served: Served, tmp_path: Path) -> None:
+    """The problem document has the counter-offers, of which one can be accepted."""
+    file = tmp_path / "slow.toml"
+    file.write_text('[campaign]\nname = "slow"\ncommand = "sleep 1"\n[task]\nruntime = 1\n')
+    body = {"text": file.read_text(), "name": "slow.toml", "folder": str(tmp_path)}
+    body["deadline"] = "0.5 s"
+    refused = served.client.post("/api/runs", json=body)
+    assert refused.status_code == 409
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    problem = refused.json()
+    kinds = [offer["kind"] for offer in problem["counter_offers"]]
+    assert "time" in kinds
+    assert problem["goal"]["deadline_s"] == 0.5
+    assert problem["title"]
+
+    key = {"Idempotency-Key": "accept"}
+    begun = [
+        served.client.post("/api/runs", json=body | {"accept": "time"}, headers=key).json()
+        for _ in range(2)
+    ]
+    assert begun[0]["run"] == begun[1]["run"]
+    assert begun[0]["deadline_s"] > 0.5
+    wrong = served.client.post("/api/runs", json=body | {"accept": "luck"})
+    assert wrong.status_code == 400
+
+
+def test_a_run_is_cancelled_for_good(served: Served, tmp_path: Path) -> None:
+    """While it runs, once; afterwards it can be neither resumed nor cancelled otherwise."""
+    file = tmp_path / "long.toml"
+    file.write_text('[campaign]\nname = "long"\ncommand = "sleep 600"\n[task]\nruntime = 1\n')
+    body = {"text": file.read_text(), "name": "long.toml", "folder": str(tmp_path)}
+    run = f"/api/runs/{served.client.post('/api/runs', json=body).json()['run']}"
+    for _ in range(2):
+        said = served.client.post(run + "/cancel")
+        assert said.json() == {"run": run[10:], "state": "cancelled"}
+    document = served.client.get(run).json()
+    assert document["summary"]["state"] == "cancelled"
+    assert "cancelled for good" in [text for _, text in document["messages"]]
+    refused = served.client.post(run + "/resume")
+    assert refused.status_code == 422
+    assert "cancelled for good" in refused.json()["detail"]
 
 
 def test_output_of_a_task_that_runs_is_followed(served: Served, tmp_path: Path) -> None:

@@ -404,12 +404,14 @@ def resume(
     Raises
     ------
     InputError
-        When there is no such run, another process carries it out, or the budget is none; when the
-        campaign has changed and ``changed`` is None.
+        When there is no such run, another process carries it out, it was cancelled for good, or the
+        budget is none; when the campaign has changed and ``changed`` is None.
     BursarError
         When it could not go on.
     """
     folder = RunFolder.open(Path(runs), str(name))
+    if folder.read_info().state == "cancelled":
+        raise InputError(f"run {folder.name} was cancelled for good, and cannot be resumed")
     campaign = folder.read_campaign()
     retried = _retried(folder, campaign, retry_failed)
     _, plan = read_plan(folder)

@@ -146,6 +146,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "runs",
         "Stop a run that another process carries out, as Ctrl-C does there.",
     ),
+    CommandEntry(
+        "cancel",
+        "runs",
+        "Cancel a run for good: it is stopped and cannot be resumed. What has ended is kept.",
+    ),
     CommandEntry("amend", "runs", "Change the deadline or budget of a run, even while it runs."),
     CommandEntry(
         "simulate",
@@ -309,7 +314,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
 )
 
 PURPOSES = {
-    "Plan and run": "plan match run attach stop amend retry simulate tune",
+    "Plan and run": "plan match run attach stop cancel amend retry simulate tune",
     "Look and collect": "runs dashboard tasks logs table report bill pilots why why-not tag "
     "compare clean history forecasts",
     "Money and market": "ledger quote tender bargain auctions bid exchange",

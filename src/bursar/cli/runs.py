@@ -2,7 +2,7 @@
 Commands for runs that exist: what became of them, another goal, attaching and stopping.
 
 They are ``runs``, ``report``, ``bill``, ``tasks``, ``table``, ``retry``, ``pilots``,
-``why``, ``why-not``, ``amend``, ``attach`` and ``stop``.
+``why``, ``why-not``, ``amend``, ``attach``, ``stop`` and ``cancel``.
 """
 
 import sys
@@ -458,9 +458,10 @@ def explain_site(
 
 
 def register_attach(app: typer.Typer) -> None:
-    """Add ``bursar attach`` and ``bursar stop`` to the command line."""
+    """Add ``bursar attach``, ``stop`` and ``cancel`` to the command line."""
     app.command("attach")(attach_run)
     app.command("stop")(stop)
+    app.command("cancel")(cancel)
 
 
 def attach_run(
@@ -528,3 +529,23 @@ def stop(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None
         print_note(
             f"asked process {process} to stop; go on with: bursar run --resume {folder.name}"
         )
+
+
+def cancel(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
+    """
+    Cancel a run for good: it is stopped and cannot be resumed. What has ended is kept.
+
+    Tasks that run are asked to end; processors and money that is set aside go back. Cancelling a
+    run again changes nothing.
+    """
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.kept.cancelling import cancel_run
+
+    folder = RunFolder.open(runs, run)
+    state = cancel_run(folder)
+    if as_json:
+        print_json({"run": folder.name, "state": state})
+    elif state == "cancelled":
+        print_note(f"run {folder.name} is cancelled for good")
+    else:
+        print_note(f"run {folder.name} ended before it could be cancelled: {state}")

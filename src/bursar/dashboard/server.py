@@ -7,7 +7,7 @@ import ssl
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from bursar.dashboard.commands import (
     GoalChange,
     LabelChange,
     NewCampaign,
+    OutOfReach,
     PageCommands,
     RetriedTasks,
 )
@@ -115,6 +116,7 @@ class DashboardServer:
                 web.get(task + "/output/events", self._get_output_events),
                 web.post(run + "/amend", self._act(GoalChange, self._commands.amend)),
                 web.post(run + "/stop", self._act(None, lambda r, _: self._commands.stop(r))),
+                web.post(run + "/cancel", self._act(None, lambda r, _: self._commands.cancel(r))),
                 web.post(run + "/resume", self._act(None, lambda r, _: self._commands.resume(r))),
                 web.post(run + "/retry", self._act(RetriedTasks, self._commands.retry)),
                 web.post(run + "/labels", self._act(LabelChange, self._commands.label)),
@@ -148,6 +150,9 @@ class DashboardServer:
             response = _problem(error.status, str(error))
         except InputError as error:
             response = _problem(422, str(error))
+        except OutOfReach as error:
+            parts = {name: error.quote.get(name) for name in ("goal", "currency", "counter_offers")}
+            response = _problem(409, str(error), parts)
         except BursarError as error:
             response = _problem(409, str(error))
         except web.HTTPException as error:
@@ -372,9 +377,11 @@ def _json(data: Any) -> web.Response:
     return web.Response(body=msgspec.json.encode(data), content_type="application/json")
 
 
-def _problem(status: int, detail: str) -> web.Response:
+def _problem(status: int, detail: str, more: Mapping[str, Any] | None = None) -> web.Response:
     detail = "; ".join(detail.splitlines())
-    body = msgspec.json.encode({"status": status, "title": detail, "detail": detail})
+    body = msgspec.json.encode(
+        {"status": status, "title": detail, "detail": detail, **(more or {})}
+    )
     return web.Response(body=body, status=status, content_type="application/problem+json")
 
 

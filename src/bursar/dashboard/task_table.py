@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from bursar.api.result_table import ResultReader
 from bursar.dashboard.run_feed import HEARTBEAT, frame
 from bursar.dashboard.run_page import RunPage
 from bursar.dispatch.journal_records import AttemptRecord
@@ -85,6 +86,7 @@ class TaskPages:
     _made: float = 0.0
     _price: float = 0.0
     _running: frozenset[int] = field(default=frozenset())
+    _results: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def read(self, page: RunPage, query: TableQuery) -> dict[str, Any]:
         """
@@ -141,11 +143,26 @@ class TaskPages:
                 row["status"] = "running"
                 row["site"] = page.running[number].site
             names |= dict.fromkeys(f"parameters.{name}" for name in row.get("parameters", ()))
-        for row in rows:
-            names |= dict.fromkeys(f"results.{name}" for name in row.get("results", ()))
+        names |= dict.fromkeys(f"results.{column.name}" for column in record.campaign.results)
+        self._fill_results(record, rows)
         self._rows, self._columns = rows, (*COLUMNS, *names)
         self._version, self._running, self._made = page.version, running, now
         self._price = time.process_time() - begin
+
+    def _fill_results(self, record: RunRecord, rows: Sequence[dict[str, Any]]) -> None:
+        """Add the results of tasks that have succeeded, each read once."""
+        if not record.campaign.results:
+            return
+        reader = ResultReader(record, record.campaign.results)
+        for number, row in enumerate(rows):
+            if row["status"] != "succeeded":
+                continue
+            if number not in self._results:
+                try:
+                    self._results[number] = reader.values(number) or {}
+                except BursarError:  # a required value is missing: bursar table says which
+                    self._results[number] = {}
+            row["results"] = self._results[number]
 
 
 def _value(row: Mapping[str, Any], column: str) -> Any:
@@ -206,9 +223,17 @@ def task_details(page: RunPage, number: int) -> dict[str, Any]:
         "estimate_s": task.runtime,
         "running": number in page.running and page.is_live,
         "reused_from": record.reused.get(number),
+        "results": _results_of(record, number),
         "attempts": [_attempt(one, first) for one in _attempts(record, number)],
         "why": [reason.to_dict() for reason in why(record, task.id)],
     }
+
+
+def _results_of(record: RunRecord, number: int) -> dict[str, Any]:
+    try:
+        return dict(ResultReader(record, record.campaign.results).values(number) or {})
+    except BursarError:
+        return {}
 
 
 def read_stream(
