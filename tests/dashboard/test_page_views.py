@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import bursar
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium drives the browser: pip install -e '.[dev]'"
 )
+
+STALE = pytest.importorskip("selenium.common.exceptions").StaleElementReferenceException
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
@@ -93,9 +96,10 @@ class Page:
         """Press a button that begins with a word."""
 
         def found() -> Any:
-            for button in self.all(f"{within} button"):
-                if button.text.startswith(word) and button.is_enabled():
-                    return button
+            with suppress(STALE):  # drawn anew between the two looks
+                for button in self.all(f"{within} button"):
+                    if button.text.startswith(word) and button.is_enabled():
+                        return button
             return None
 
         button = self.until(found, f"button {word}")

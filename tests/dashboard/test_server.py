@@ -244,6 +244,43 @@ def test_a_run_is_cancelled_for_good(served: Served, tmp_path: Path) -> None:
     assert "cancelled for good" in refused.json()["detail"]
 
 
+def test_sites_and_money_tell_what_runs_have_bought(served: Served, tmp_path: Path) -> None:
+    """Prices over time, requests and processors of runs that go on, agreements and invoices."""
+    go = tmp_path / "go"
+    (tmp_path / "s.toml").write_text(
+        "[site.hall]\nkind = 'local'\nprocessors = 2\nunit_price = '3600 EUR/core-hour'\n"
+    )
+    text = f'[campaign]\nname = "buy"\ncommand = "while ! test -e {go}; do sleep 0.05; done"\n'
+    body = {
+        "text": text + "[task]\nruntime = 1\n",
+        "name": "buy.toml",
+        "folder": str(tmp_path),
+        "sites": str(tmp_path / "s.toml"),
+    }
+    run = served.client.post("/api/runs", json=body).json()["run"]
+    sites = served.client.get("/api/sites", params={"file": str(tmp_path / "s.toml")}).json()
+    assert [site["name"] for site in sites["sites"]] == ["hall"]
+    sources = {(row[1], row[2], row[4]) for row in sites["prices"]["hall"]}
+    assert sources == {(1.0, "EUR", "lease"), (1.0, "EUR", "asked")}
+    (pilot,) = [row for row in sites["pilots"] if row["run"] == run]
+    assert (pilot["site"], pilot["state"], pilot["processors"]) == ("hall", "held", 1)
+    assert 0 <= pilot["age_s"] < 60
+    (use,) = [row for row in sites["use"] if row["run"] == run]
+    assert (use["held"], use["busy"], use["idle"]) == (1, 1, 0)
+
+    go.write_text("")
+    until = time.monotonic() + 60
+    while not any(one["run"] == run for one in served.client.get("/api/money").json()["invoices"]):
+        assert time.monotonic() < until
+    money = served.client.get("/api/money").json()
+    (agreement,) = [one for one in money["agreements"] if one["run"] == run]
+    assert (agreement["site"], agreement["unit_price"], agreement["currency"]) == ("hall", 1, "EUR")
+    (invoice,) = [one for one in money["invoices"] if one["run"] == run]
+    assert invoice["total_micros"] == sum(site["amount_micros"] for site in invoice["sites"]) > 0
+    sites = served.client.get("/api/sites").json()
+    assert not [row for row in sites["pilots"] if row["run"] == run]
+
+
 def test_output_of_a_task_that_runs_is_followed(served: Served, tmp_path: Path) -> None:
     """Seen while it runs, as text even where a piece ends within a character, and whole."""
     go = tmp_path / "go"

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from bursar.dashboard.commands import (
 )
 from bursar.dashboard.run_feed import HEARTBEAT, RunFeed, frame
 from bursar.dashboard.run_list import RunList
+from bursar.dashboard.site_use import AskedPrices, price_history
 from bursar.dashboard.task_table import (
     TableQuery,
     TaskPages,
@@ -37,6 +38,7 @@ from bursar.dashboard.task_table import (
 )
 from bursar.model.errors import BursarError, InputError
 from bursar.page.page_files import HEADERS, page_files, shell
+from bursar.runs.detached_runs import watch_run
 from bursar.runs.folder import RunFolder
 from bursar.supervisor import TaskSupervisor
 
@@ -62,6 +64,8 @@ LIST_SHARE = 0.05
 
 MOST_PLAIN = 100_000
 """Bytes of a run's data that are sent as they are; more are compressed."""
+
+_SNAPSHOT = 1.5  # seconds for a run to say how it stands
 
 _PIECE = 1 << 18  # bytes of output in one answer
 
@@ -91,6 +95,7 @@ class DashboardServer:
         self._list_is_read = False
         self._feeds: OrderedDict[Path, tuple[RunFeed, TaskPages]] = OrderedDict()
         self._answers: OrderedDict[str, asyncio.Future[Any]] = OrderedDict()
+        self._asked_prices = AskedPrices()
         self._hosts: Collection[str] = ()
 
     def application(self) -> web.Application:
@@ -343,10 +348,22 @@ class DashboardServer:
         return _json(await self._commands.compare(*names))
 
     async def _get_sites(self, request: web.Request) -> web.Response:
-        return _json(await self._commands.sites(request.query.get("file", "")))
+        said = await self._commands.sites(request.query.get("file", ""))
+        await self._read_list()
+        now = time.time()
+        self._asked_prices.note(now, said["sites"])
+        used = [await _use_of(folder) for folder in self._list.live()[:MOST_FEEDS]]
+        more = {
+            "prices": price_history([*self._list.prices(), *self._asked_prices.rows()]),
+            "pilots": self._list.pilots(now),
+            "use": [row for rows in used for row in rows],
+        }
+        return _json(said | more)
 
     async def _get_money(self, request: web.Request) -> web.Response:
-        return _json({"accounts": await self._commands.accounts()})
+        await self._read_list()
+        accounts = await self._commands.accounts()
+        return _json({"accounts": accounts} | await asyncio.to_thread(self._list.money))
 
     async def _get_statement(self, request: web.Request) -> web.Response:
         return _json(await self._commands.statement(request.match_info["account"]))
@@ -361,6 +378,26 @@ class _Refused(Exception):
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status = status
+
+
+async def _use_of(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return how many processors a run has at each site, and how many of them are busy, now."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SNAPSHOT), aclosing(watch_run(folder)) as updates:
+            async for update in updates:
+                if update.snapshot is not None:
+                    return [
+                        {
+                            "run": folder.name,
+                            "site": site.name,
+                            "asked": site.asked,
+                            "held": site.processors,
+                            "busy": site.busy,
+                            "idle": max(0, site.processors - site.busy),
+                        }
+                        for site in update.snapshot.sites
+                    ]
+    return []
 
 
 def _is_answered(error: BaseException) -> None:

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -324,7 +324,7 @@ def _updates(folder: RunFolder, patience: float | None = None) -> Iterator[RunVi
                     yield msgspec.json.decode(line, type=RunViewUpdate)
 
 
-async def watch_run(folder: RunFolder) -> AsyncIterator[RunViewUpdate]:
+async def watch_run(folder: RunFolder) -> AsyncGenerator[RunViewUpdate, None]:
     """Yield what a run's process shows, until the connection ends; nothing if there is none."""
     with contextlib.suppress(OSError, ValueError):  # the latter for a line beyond all measure
         with _reachable(folder.views_socket) as path:
