@@ -268,6 +268,16 @@ def test_sites_and_money_tell_what_runs_have_bought(served: Served, tmp_path: Pa
     (use,) = [row for row in sites["use"] if row["run"] == run]
     assert (use["held"], use["busy"], use["idle"]) == (1, 1, 0)
 
+    (tmp_path / "more.toml").write_text(
+        "[site.annex]\nkind = 'local'\nprocessors = 2\nunit_price = '1800 EUR/core-hour'\n"
+    )
+    wanted = {"file": str(tmp_path / "more.toml")}
+    added = served.client.post(f"/api/runs/{run}/sites", json=wanted)
+    assert added.json() == {"run": run, "added": ["annex"], "refused": {}}
+    wrong = served.client.post(f"/api/runs/{run}/sites", json=wanted | {"sites": ["attic"]})
+    assert (wrong.status_code, "no site" in wrong.json()["detail"]) == (422, True)
+    assert served.client.post("/api/runs/first/sites", json=wanted).status_code == 422
+
     go.write_text("")
     until = time.monotonic() + 60
     while not any(one["run"] == run for one in served.client.get("/api/money").json()["invoices"]):

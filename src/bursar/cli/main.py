@@ -147,6 +147,11 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Stop a run that another process carries out, as Ctrl-C does there.",
     ),
     CommandEntry(
+        "add-site",
+        "runs",
+        "Let a run that goes on use further sites, and have what is left planned again.",
+    ),
+    CommandEntry(
         "cancel",
         "runs",
         "Cancel a run for good: it is stopped and cannot be resumed. What has ended is kept.",
@@ -314,7 +319,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
 )
 
 PURPOSES = {
-    "Plan and run": "plan match run attach stop cancel amend retry simulate tune",
+    "Plan and run": "plan match run attach stop cancel amend add-site retry simulate tune",
     "Look and collect": "runs dashboard tasks logs table report bill pilots why why-not tag "
     "compare clean history forecasts",
     "Money and market": "ledger quote tender bargain auctions bid exchange",

@@ -2,7 +2,8 @@
 Commands for runs that exist: what became of them, another goal, attaching and stopping.
 
 They are ``runs``, ``report``, ``bill``, ``tasks``, ``table``, ``retry``, ``pilots``,
-``why``, ``why-not``, ``amend``, ``attach``, ``stop`` and ``cancel``.
+``why``, ``why-not``, ``amend``, ``attach``, ``stop``, ``cancel``
+and ``add-site``.
 """
 
 import sys
@@ -17,6 +18,7 @@ from bursar.cli.options import (
     AsJson,
     RunName,
     RunsFolder,
+    SitesPath,
     TaskName,
     print_json,
     print_note,
@@ -458,10 +460,11 @@ def explain_site(
 
 
 def register_attach(app: typer.Typer) -> None:
-    """Add ``bursar attach``, ``stop`` and ``cancel`` to the command line."""
+    """Add ``bursar attach``, ``stop``, ``cancel`` and ``add-site``."""
     app.command("attach")(attach_run)
     app.command("stop")(stop)
     app.command("cancel")(cancel)
+    app.command("add-site")(add_site)
 
 
 def attach_run(
@@ -529,6 +532,45 @@ def stop(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None
         print_note(
             f"asked process {process} to stop; go on with: bursar run --resume {folder.name}"
         )
+
+
+def add_site(
+    run: RunName,
+    sites: SitesPath = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SITE]...", help="Sites of the file. Default: all.", show_default=False
+        ),
+    ] = None,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Let a run that goes on use further sites, and have what is left planned again.
+
+    A site that the run has already, with the same facts, changes nothing.
+    """
+    from bursar.cli.campaign_loading import load_sites
+    from bursar.runs.amendments import request_site
+    from bursar.runs.folder import RunFolder
+
+    folder = RunFolder.open(runs, run)
+    found = {site.name: site for site in load_sites(sites)}
+    for name in names or ():
+        if name not in found:
+            raise InputError(f'no site "{name}", expected {", ".join(found)}', where=str(sites))
+    answers = [request_site(folder, found[name]) for name in names or found]
+    refused = [one for one in answers if one.refused]
+    if as_json:
+        added = [one.site for one in answers if not one.refused]
+        told = {one.site: one.refused for one in refused}
+        print_json({"run": folder.name, "added": added, "refused": told})
+    for one in answers:
+        if not as_json or one.refused:
+            print_note(f"{one.site}: {one.refused or 'the run uses it'}")
+    if refused:
+        raise typer.Exit(2)
 
 
 def cancel(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:

@@ -51,6 +51,22 @@ class RetriedTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tasks: list[str] = []
 
 
+class AddedSiteNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Sites that a run is to use as well.
+
+    Parameters
+    ----------
+    file
+        Path of the sites file.
+    sites
+        Names of sites in the file; empty: all.
+    """
+
+    file: str
+    sites: list[str] = []
+
+
 class LabelChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tags to give and to take away, and a note; None: as it is."""
 
@@ -130,6 +146,24 @@ class PageCommands:
     async def cancel(self, run: str) -> Any:
         """Cancel a run for good."""
         return await self._of_run("cancel", run)
+
+    async def add_sites(self, run: str, asked: AddedSiteNames) -> Any:
+        """
+        Let a run that goes on use further sites.
+
+        Raises
+        ------
+        InputError
+            When the run refuses one of them.
+        """
+        if not asked.file:
+            raise InputError("expected the path of a sites file", where="file")
+        options = _stated(sites=asked.file)
+        answer = await self._of_run("add-site", run, *options, "--", *asked.sites)
+        if answer["refused"]:
+            said = [f"{site}: {reason}" for site, reason in answer["refused"].items()]
+            raise InputError("; ".join(said))
+        return answer
 
     async def resume(self, run: str) -> Any:
         """Go on with a run, without a terminal."""

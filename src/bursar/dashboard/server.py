@@ -18,6 +18,7 @@ from aiohttp import web
 from bursar.dashboard.access import PageAccess, is_own_host
 from bursar.dashboard.commands import (
     MOST_TEXT,
+    AddedSiteNames,
     GoalChange,
     LabelChange,
     NewCampaign,
@@ -122,6 +123,7 @@ class DashboardServer:
                 web.post(run + "/amend", self._act(GoalChange, self._commands.amend)),
                 web.post(run + "/stop", self._act(None, lambda r, _: self._commands.stop(r))),
                 web.post(run + "/cancel", self._act(None, lambda r, _: self._commands.cancel(r))),
+                web.post(run + "/sites", self._act(AddedSiteNames, self._commands.add_sites)),
                 web.post(run + "/resume", self._act(None, lambda r, _: self._commands.resume(r))),
                 web.post(run + "/retry", self._act(RetriedTasks, self._commands.retry)),
                 web.post(run + "/labels", self._act(LabelChange, self._commands.label)),

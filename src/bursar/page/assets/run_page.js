@@ -6,6 +6,7 @@ import { RunView } from "./run_view.js";
 import { tasksView } from "./tasks_view.js";
 import { taskView } from "./task_view.js";
 import { runAddress } from "./runs_view.js";
+import { addSite } from "./add_site.js";
 import { cancel } from "./cancel_action.js";
 import * as actions from "./actions.js";
 
@@ -35,6 +36,7 @@ export const runPage = (source, host, route) => {
     if (can("label") && labels) tries.push(button("Tags …", async () => { const made = await actions.label(source, name, labels); if (made) { labels = { ...labels, ...made }; showHead(); } }));
     if (can("resume") && over && !["finished", "failed", "cancelled"].includes(now)) tries.push(button("Resume …", () => actions.resume(source, name), "primary"));
     if (can("stop") && !over) tries.push(button("Stop …", () => actions.stop(source, name), "danger"));
+    if (can("add-site") && !over) tries.push(button("Add sites …", () => addSite(source, name)));
     if (can("cancel") && !["finished", "cancelled"].includes(now)) tries.push(button("Cancel …", () => cancel(source, name), "danger"));
     const held = document.activeElement && tools.contains(document.activeElement) ? document.activeElement.textContent : null;
     tools.replaceChildren(...tries);
