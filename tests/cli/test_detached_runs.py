@@ -21,6 +21,7 @@ from bursar.dispatch.journal import read_journal, writer_of
 from bursar.report.progress import RunProgress
 from bursar.runs.detached_runs import _complaint_in
 from bursar.runs.folder import RunFolder
+from bursar.runs.run_record import read_run
 
 TASKS = 4
 CAMPAIGN = f"""\
@@ -324,3 +325,86 @@ def test_the_whole_complaint_of_a_detached_run_is_passed_on() -> None:
     assert _complaint_in(said) == "sites.toml: no such kind; hint: one of these"
     assert _complaint_in("") == "it said nothing"
     assert _complaint_in("Killed\n") == "Killed"
+
+
+def test_a_run_is_cancelled_for_good(folder: Any) -> None:
+    """While it runs, again, and after a kill: nothing begins any more, money is back."""
+    folder.write("c.toml", CAMPAIGN)
+    folder.write("s.toml", SITES)
+    run = RunFolder(folder.path / "runs" / "one")
+    environment = {**os.environ, "GO": str(folder.path / "go")}
+
+    folder.json(*RUN, "--detach", env=environment)
+    for _ in range(2):
+        assert folder.json("cancel", "one") == {"run": "one", "state": "cancelled"}
+    assert writer_of(run.journal_file) is None
+    record = read_run(run)
+    assert record.info.state == "cancelled"
+    assert record.ledger.held == 0
+    assert [e.text for e in record.journal.events].count("cancelled for good") == 1
+    for words in (("run", "--resume", "one"), ("retry", "one")):
+        refused = folder.bursar(*words, status=2)
+        assert "run one was cancelled for good, and cannot be resumed" in refused.stderr
+    (row,) = folder.json("runs")["runs"]
+    assert row["state"] == "cancelled"
+
+    killed = ("run", "c.toml", "--sites", "s.toml", "--name", "two", "--oversubscribe", "--fresh")
+    folder.json(*killed, "--detach", env=environment)
+    runner = writer_of(folder.path / "runs" / "two" / "journal.sqlite")
+    assert runner is not None
+    os.kill(runner.process, signal.SIGKILL)
+    until(lambda: writer_of(folder.path / "runs" / "two" / "journal.sqlite") is None)
+    assert folder.json("cancel", "two")["state"] == "cancelled"
+    assert not (folder.path / "runs" / "two" / "workers.json").exists()
+
+    folder.write("go", "")
+    folder.json("run", "c.toml", "--name", "three", "--fresh", env=environment)
+    refused = folder.bursar("cancel", "three", status=2)
+    assert refused.stderr == "bursar: run three has ended: finished\n"
+
+
+MORE = """\
+[site.more]
+kind = "local"
+processors = 2
+unit_price = "1 EUR/core-hour"
+[site.here]
+kind = "local"
+processors = 7
+unit_price = "1 EUR/core-hour"
+"""
+
+
+@pytest.mark.parametrize("provisioning", ["planned", "dynamic"])
+def test_a_site_is_added_to_a_run_that_goes_on(folder: Any, provisioning: str) -> None:
+    """What is left is planned over it as well; adding it again changes nothing."""
+    one = "[site.here]\nkind = 'local'\nprocessors = 1\nunit_price = '1 EUR/core-hour'\n"
+    folder.write(
+        "c.toml", CAMPAIGN.replace("do sleep 0.05; done", "do sleep 0.05; done; sleep 0.5")
+    )
+    folder.write("s.toml", one)
+    folder.write("more.toml", MORE)
+    environment = {**os.environ, "GO": str(folder.path / "go")}
+    run = RunFolder(folder.path / "runs" / "one")
+    refused = folder.bursar("add-site", "one", "--sites", "more.toml", status=2)
+    assert "no run" in refused.stderr
+
+    folder.json(*RUN, "--detach", "--provisioning", provisioning, env=environment)
+    add = ("add-site", "one", "--sites", "more.toml")
+    for _ in range(2):
+        said = folder.json(*add, "more")
+        assert said == {"run": "one", "added": ["more"], "refused": {}}
+    refused = folder.json(*add, "here", status=2)["refused"]
+    assert refused == {"here": "the run has another site of the name here"}
+    folder.write("dollars.toml", MORE.replace("EUR", "USD").replace("site.more", "site.dollars"))
+    refused = folder.json("add-site", "one", "dollars", "--sites", "dollars.toml", status=2)
+    assert refused["refused"] == {"dollars": "the run counts in EUR, the site in USD"}
+    assert "no site" in folder.bursar(*add, "nowhere", status=2).stderr
+    assert [site.name for site in run.read_info().sites] == ["here", "more"]
+    folder.write("go", "")
+    assert folder.json("attach", "one")["state"] == "finished"
+    check_results(run.path)
+    journal = read_journal(run.journal_file)
+    assert "more" in {r.site for r in journal.records if r.outcome.status == "succeeded"}
+    assert [e.text for e in journal.events if "more was added" in e.text]
+    assert "no process" in folder.bursar(*add, "more", status=2).stderr

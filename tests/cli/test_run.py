@@ -402,3 +402,24 @@ def test_progress_is_quiet_lines_when_nobody_looks(folder: Any) -> None:
     assert "\x1b" not in loud.stderr + loud.stdout
     assert "1 of 1" in loud.stderr or loud.stderr == ""
     assert quiet.stderr == ""
+
+
+def test_a_counter_offer_is_accepted(folder: Any) -> None:
+    """The goal becomes that of the offer; a kind that is not offered changes nothing."""
+    folder.write("c.toml", '[campaign]\nname = "c"\ncommand = "sleep 0.1"\n[task]\nruntime = 0.1\n')
+    folder.write(
+        "s.toml", "[site.h]\nkind = 'local'\nprocessors = 1\nunit_price = '3600 EUR/core-hour'\n"
+    )
+    run = ("run", "c.toml", "--sites", "s.toml", "--deadline", "0.01", "--fresh")
+    refused = folder.json(*run, status=3)
+    (offer,) = [one for one in refused["counter_offers"] if one["kind"] == "time"]
+    said = folder.bursar(*run, "--accept", "budget", status=3)
+    assert "no counter-offer of the kind budget" in said.stderr
+    assert not list((folder.path / "runs").glob("c-*"))
+
+    said = folder.bursar(*run, "--accept", "time", "--json", "--name", "taken", status=None)
+    assert "taken in its place: in more time" in said.stderr
+    done = json.loads(said.stdout)
+    assert done["deadline_s"] == pytest.approx(offer["makespan_s"])
+    assert done["succeeded"] == 1
+    folder.bursar(*run, "--accept", "time", "--anyway", status=2)

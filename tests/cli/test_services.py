@@ -70,6 +70,33 @@ def test_the_id_alone_is_printed(here: Any) -> None:
     assert done.stderr == "1 task submitted\n"
 
 
+def test_output_of_a_task_that_runs_is_followed(here: Any, site: str) -> None:
+    """Part by part, bytes that are no text among them; in all what the result has."""
+    go = here.path / "go"
+    wait = f"while ! test -e {go}; do sleep 0.02; done"
+    line = f"printf 'a\\377\\n'; {wait}; printf 'b\\n'; head -c 100000 /dev/zero; echo e >&2"
+    here.write("tasks.ndjson", json.dumps({"shell": line}) + "\n")
+    instance = here.bursar("submit", "-f", "tasks.ndjson").stdout.strip()
+    out = here.path / "followed"
+    words = [sys.executable, "-m", "bursar", "instance", "logs", instance, "0"]
+    with out.open("wb") as target:
+        following = subprocess.Popen([*words, "--follow"], stdout=target, stderr=subprocess.PIPE)
+    while out.read_bytes() != b"a\377\n":
+        assert following.poll() is None
+    now = subprocess.run(words, capture_output=True, check=True)
+    assert now.stdout == b"a\377\n"
+    go.write_text("")
+    _, err = following.communicate(timeout=60)
+    assert following.returncode == 0
+    whole = b"a\377\nb\n" + bytes(100000)
+    assert out.read_bytes() == whole
+    assert err.endswith(b"e\ntask 0: succeeded\n")
+
+    ended = subprocess.run(words, capture_output=True, check=True)
+    assert ended.stdout == whole
+    assert "no task 1" in here.bursar("instance", "logs", instance, "1", status=2).stderr
+
+
 def test_results_have_every_key_in_the_reference(here: Any) -> None:
     """And the other documents, too."""
     instance = submitted(here)

@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import bursar
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium drives the browser: pip install -e '.[dev]'"
 )
+
+STALE = pytest.importorskip("selenium.common.exceptions").StaleElementReferenceException
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
@@ -93,9 +96,10 @@ class Page:
         """Press a button that begins with a word."""
 
         def found() -> Any:
-            for button in self.all(f"{within} button"):
-                if button.text.startswith(word) and button.is_enabled():
-                    return button
+            with suppress(STALE):  # drawn anew between the two looks
+                for button in self.all(f"{within} button"):
+                    if button.text.startswith(word) and button.is_enabled():
+                        return button
             return None
 
         button = self.until(found, f"button {word}")
@@ -231,6 +235,22 @@ def test_all_views_are_reached_by_clicking_in_turns(page: Page) -> None:
         page.one("table.list tbody tr")
         assert page.browser.current_url.endswith("#/runs")
         page.is_well()
+
+
+def test_a_task_that_runs_shows_what_it_prints(page: Page, tmp_path: Path) -> None:
+    """As it comes, as text and nothing else; once it has ended, what is kept stands there."""
+    go = tmp_path / "go"
+    command = f"echo '<img src=x>'; while ! test -e {go}; do sleep 0.05; done; echo end"
+    text = f'[campaign]\nname = "talk"\n[tasks.talk]\ncommand = "{command}"\nruntime = 1\n'
+    body = {"text": text, "name": "talk.toml", "folder": str(tmp_path)}
+    run = page.served.client.post("/api/runs", json=body).json()["run"]
+    page.go(f"#/runs/{run}/tasks/0", "#following-section pre")
+    page.until(lambda: page.one("#following-section pre").text == "<img src=x>", "first line")
+    assert not page.all("main img")
+    go.write_text("")
+    page.until(lambda: page.all("#output-section pre"), "what is kept")
+    page.until(lambda: "end" in page.one("#output-section pre").text, "the whole")
+    page.is_well()
 
 
 def test_texts_of_tasks_are_only_texts(page: Page) -> None:

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.dashboard.conftest import SWEEP, Served
 
+import bursar
+
 
 def test_only_the_token_opens_the_data(served: Served) -> None:
     """Without it nothing but the page itself is to be had, whatever is asked."""
@@ -178,6 +180,149 @@ def test_events_go_on_from_the_document(served: Served, campaign: Path) -> None:
     whole = served.client.get(f"/api/runs/{run}").json()
     assert whole["summary"]["succeeded"] == 19
     assert [r["run"] for r in served.client.get("/api/runs").json()["runs"]].count(run) == 1
+
+
+def test_results_are_columns_of_the_table(served: Served, tmp_path: Path) -> None:
+    """Of tasks that have succeeded, to sort and filter by; a missing required one is left out."""
+    file = tmp_path / "fit.toml"
+    file.write_text(
+        '[campaign]\nname = "fit"\ncommand = "test {x} -eq 3 || echo loss {x}5"\n'
+        "[parameters]\nx = [1, 2, 3]\n[task]\nruntime = 0.1\n"
+        "[results]\nloss = { regex = '^loss ([0-9]+)$', required = true }\n"
+    )
+    bursar.run(file, runs=served.runs, name="fit", history="none", fresh=True)
+    get = served.client.get
+
+    page = get("/api/runs/fit/tasks?sort=results.loss&descending=true").json()
+    where = page["columns"].index("results.loss")
+    assert [row[where] for row in page["rows"]] == [25, 15, None]
+    found = get("/api/runs/fit/tasks", params={"where": "loss > 20"}).json()
+    assert found["matched"] == 1
+    assert get("/api/runs/fit/tasks/1").json()["results"] == {"loss": 25}
+
+
+def test_a_goal_out_of_reach_is_a_conflict_with_a_way_out(served: Served, tmp_path: Path) -> None:
+    """The problem document has the counter-offers, of which one can be accepted."""
+    file = tmp_path / "slow.toml"
+    file.write_text('[campaign]\nname = "slow"\ncommand = "sleep 1"\n[task]\nruntime = 1\n')
+    body = {"text": file.read_text(), "name": "slow.toml", "folder": str(tmp_path)}
+    body["deadline"] = "0.5 s"
+    refused = served.client.post("/api/runs", json=body)
+    assert refused.status_code == 409
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    problem = refused.json()
+    kinds = [offer["kind"] for offer in problem["counter_offers"]]
+    assert "time" in kinds
+    assert problem["goal"]["deadline_s"] == 0.5
+    assert problem["title"]
+
+    key = {"Idempotency-Key": "accept"}
+    begun = [
+        served.client.post("/api/runs", json=body | {"accept": "time"}, headers=key).json()
+        for _ in range(2)
+    ]
+    assert begun[0]["run"] == begun[1]["run"]
+    assert begun[0]["deadline_s"] > 0.5
+    wrong = served.client.post("/api/runs", json=body | {"accept": "luck"})
+    assert wrong.status_code == 400
+
+
+def test_a_run_is_cancelled_for_good(served: Served, tmp_path: Path) -> None:
+    """While it runs, once; afterwards it can be neither resumed nor cancelled otherwise."""
+    file = tmp_path / "long.toml"
+    file.write_text('[campaign]\nname = "long"\ncommand = "sleep 600"\n[task]\nruntime = 1\n')
+    body = {"text": file.read_text(), "name": "long.toml", "folder": str(tmp_path)}
+    run = f"/api/runs/{served.client.post('/api/runs', json=body).json()['run']}"
+    for _ in range(2):
+        said = served.client.post(run + "/cancel")
+        assert said.json() == {"run": run[10:], "state": "cancelled"}
+    document = served.client.get(run).json()
+    assert document["summary"]["state"] == "cancelled"
+    assert "cancelled for good" in [text for _, text in document["messages"]]
+    refused = served.client.post(run + "/resume")
+    assert refused.status_code == 422
+    assert "cancelled for good" in refused.json()["detail"]
+
+
+def test_sites_and_money_tell_what_runs_have_bought(served: Served, tmp_path: Path) -> None:
+    """Prices over time, requests and processors of runs that go on, agreements and invoices."""
+    go = tmp_path / "go"
+    (tmp_path / "s.toml").write_text(
+        "[site.hall]\nkind = 'local'\nprocessors = 2\nunit_price = '3600 EUR/core-hour'\n"
+    )
+    text = f'[campaign]\nname = "buy"\ncommand = "while ! test -e {go}; do sleep 0.05; done"\n'
+    body = {
+        "text": text + "[task]\nruntime = 1\n",
+        "name": "buy.toml",
+        "folder": str(tmp_path),
+        "sites": str(tmp_path / "s.toml"),
+    }
+    run = served.client.post("/api/runs", json=body).json()["run"]
+    sites = served.client.get("/api/sites", params={"file": str(tmp_path / "s.toml")}).json()
+    assert [site["name"] for site in sites["sites"]] == ["hall"]
+    sources = {(row[1], row[2], row[4]) for row in sites["prices"]["hall"]}
+    assert sources == {(1.0, "EUR", "lease"), (1.0, "EUR", "asked")}
+    (pilot,) = [row for row in sites["pilots"] if row["run"] == run]
+    assert (pilot["site"], pilot["state"], pilot["processors"]) == ("hall", "held", 1)
+    assert 0 <= pilot["age_s"] < 60
+    (use,) = [row for row in sites["use"] if row["run"] == run]
+    assert (use["held"], use["busy"], use["idle"]) == (1, 1, 0)
+
+    (tmp_path / "more.toml").write_text(
+        "[site.annex]\nkind = 'local'\nprocessors = 2\nunit_price = '1800 EUR/core-hour'\n"
+    )
+    wanted = {"file": str(tmp_path / "more.toml")}
+    added = served.client.post(f"/api/runs/{run}/sites", json=wanted)
+    assert added.json() == {"run": run, "added": ["annex"], "refused": {}}
+    wrong = served.client.post(f"/api/runs/{run}/sites", json=wanted | {"sites": ["attic"]})
+    assert (wrong.status_code, "no site" in wrong.json()["detail"]) == (422, True)
+    assert served.client.post("/api/runs/first/sites", json=wanted).status_code == 422
+
+    go.write_text("")
+    until = time.monotonic() + 60
+    while not any(one["run"] == run for one in served.client.get("/api/money").json()["invoices"]):
+        assert time.monotonic() < until
+    money = served.client.get("/api/money").json()
+    (agreement,) = [one for one in money["agreements"] if one["run"] == run]
+    assert (agreement["site"], agreement["unit_price"], agreement["currency"]) == ("hall", 1, "EUR")
+    (invoice,) = [one for one in money["invoices"] if one["run"] == run]
+    assert invoice["total_micros"] == sum(site["amount_micros"] for site in invoice["sites"]) > 0
+    sites = served.client.get("/api/sites").json()
+    assert not [row for row in sites["pilots"] if row["run"] == run]
+
+
+def test_output_of_a_task_that_runs_is_followed(served: Served, tmp_path: Path) -> None:
+    """Seen while it runs, as text even where a piece ends within a character, and whole."""
+    go = tmp_path / "go"
+    file = tmp_path / "talk.toml"
+    wait = f"while ! test -e {go}; do sleep 0.02; done"
+    command = f"printf 'gr\\\\303'; {wait}; printf '\\\\274n\\\\377\\\\n'; echo why >&2"
+    file.write_text(
+        f'[campaign]\nname = "talk"\n[tasks.talk]\ncommand = "{command}"\nruntime = 1\n'
+    )
+    body = {"text": file.read_text(), "name": "talk.toml", "folder": str(tmp_path)}
+    task = f"/api/runs/{served.client.post('/api/runs', json=body).json()['run']}/tasks/0"
+    texts, notes, end = {"stdout": "", "stderr": ""}, [], None
+
+    with served.client.stream("GET", f"{task}/output/events") as events:
+        assert events.headers["Content-Type"] == "text/event-stream"
+        for name, data in _events(events):
+            if name == "output":
+                texts[data["stream"]] += data["text"]
+                go.write_text("")  # only now: the task was seen to run
+            elif name == "note":
+                notes.append(data["text"])
+            elif name == "end":
+                end = data
+    assert end == {"attempt": 1, "status": "succeeded"}
+    assert texts == {"stdout": "grün\N{REPLACEMENT CHARACTER}\n", "stderr": "why\n"}
+    assert notes[-1] == "attempt 1 succeeded"
+
+    with served.client.stream("GET", f"{task}/output/events?tail=2&attempt=1") as events:
+        pieces = [data["text"] for name, data in _events(events) if name == "output"]
+    assert pieces == ["\N{REPLACEMENT CHARACTER}\n", "y\n"]
+    assert served.client.get(f"{task[:-1]}77/output/events").status_code == 422
+    assert served.client.get(f"{task}/output/events?tail=-1").status_code == 422
 
 
 def _events(stream: httpx.Response) -> Any:

@@ -45,6 +45,14 @@ def test_a_user_sees_instances_output_service_and_money(service: Any, browser: A
     page.says("exited with status 3")
     page.press("stdout")
     page.until(lambda: LABEL in page.one("#output-section pre").text, "output")
+    with service.client() as client:
+        handle = client.instances()[0].id
+        task = client.submit(handle, [TaskSpec(shell="printf 'so \\303\\274 far'; sleep 600")])
+    number = page.one("#follow-number")
+    number.clear()
+    number.send_keys(str(task[0]))
+    page.press("Follow")
+    page.until(lambda: "so ü far" in page.one("#running-section pre").text, "running output")
     for place, text in (("#/sites", "Everybody's instances"), ("#/money", "Agreements")):
         browser.get(address + place)
         page.says(text)

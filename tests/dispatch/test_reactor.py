@@ -10,7 +10,7 @@ import pytest
 
 from bursar.dispatch.journal_records import AttemptRecord, AttemptStart
 from bursar.dispatch.spending_guard import SpendingGuard
-from bursar.dispatch.wire import Hello, Welcome, WireJob
+from bursar.dispatch.wire import Hello, OutputPiece, OutputQuery, Welcome, WireJob
 from bursar.engine import reactor
 from bursar.engine.core import EngineCore, EngineSettings, RestoredAttempts, RunPaths
 from bursar.engine.figures import EngineFigures
@@ -48,6 +48,10 @@ class RecordedLink:
 
     def acknowledge(self, count: int) -> None:
         self.orders.append(("acknowledge", count))
+
+    def ask_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
+        self.orders.append(("ask output", query.task, query.attempt, query.stream, query.offset))
+        answer(OutputPiece(query.query, start=1.0, size=3, content=b"abc"))
 
     def leave(self) -> None:
         self.orders.append(("leave",))

@@ -85,3 +85,25 @@ def test_a_stream_that_cannot_be_kept_says_so_once(tmp_path: Path) -> None:
     assert captures.open(str(folder)) is capture
     write(capture.writer, b"ok")
     assert captures.take(capture, "log", reuse=False) == (b"ok", 2)
+
+
+def test_what_was_read_so_far_is_shown_and_stays(tmp_path: Path) -> None:
+    """In memory and in the file, from a byte on or before the end; the stream comes out whole."""
+    captures = OutputCapturePool(LIMIT)
+    capture = captures.open(str(tmp_path))
+
+    assert capture.read(0, 10) == (b"", 0, 0)
+    write(capture.writer, b"0123456789")
+    assert capture.read(0, 10) == (b"", 0, 0)  # reading shows; draining reads
+    capture.drain()
+    assert capture.read(0, 4) == (b"0123", 0, 10)
+    assert capture.read(-4, 100) == (b"6789", 6, 10)
+    assert capture.read(-400, 3) == (b"012", 0, 10)
+    assert capture.read(99, 3) == (b"", 10, 10)
+    write(capture.writer, b"x" * LIMIT)
+    capture.drain()
+    assert capture.read(8, 4) == (b"89xx", 8, LIMIT + 10)
+    assert capture.read(-2, 4) == (b"xx", LIMIT + 8, LIMIT + 10)
+
+    assert captures.take(capture, "log", reuse=False) == (b"", LIMIT + 10)
+    assert (tmp_path / "log").read_bytes() == b"0123456789" + b"x" * LIMIT

@@ -1,7 +1,7 @@
 """The quote of a campaign: what a policy would take and cost, or why not and what instead."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import msgspec
 from bursar.api.measured_runtimes import ProbeSummary
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.forecasts.fan import forecast_to_dict
-from bursar.model.campaign import Campaign
+from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, Infeasible, InputError
 from bursar.model.plan import Plan
 from bursar.planning.front import ParetoFront
@@ -194,6 +194,23 @@ class Quote:
         """
         if not self.feasible:
             raise GoalOutOfReach(self)
+
+    def counter_offer(self, kind: str) -> "tuple[GoalCounterOffer, Goal] | None":
+        """
+        Return the counter-offer of a kind, and the goal that takes it; None: there is none.
+
+        Parameters
+        ----------
+        kind
+            ``"time"`` or ``"budget"``.
+        """
+        offer = next((one for one in self.counter_offers if one.kind == kind), None)
+        if offer is None:
+            return None
+        goal = self.campaign.goal
+        if kind == "time":
+            return offer, replace(goal, deadline=offer.makespan)
+        return offer, replace(goal, budget=offer.cost)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``--json`` prints; the keys are in the documentation."""

@@ -285,7 +285,7 @@ def result_table(
     """
     campaign = record.campaign
     wanted = campaign.results if columns is None else tuple(columns)
-    reader = _ResultReader(record, wanted)
+    reader = ResultReader(record, wanted)
     found = []
     for number, row in enumerate(task_rows(record)):
         values = reader.values(number)
@@ -324,8 +324,15 @@ def _table(
     )
 
 
-class _ResultReader:
-    """Finds the values of each task, and counts those that are missing."""
+class ResultReader:
+    """
+    Finds the values of each task, and counts those that are missing.
+
+    Parameters
+    ----------
+    columns
+        Columns to look for.
+    """
 
     def __init__(self, record: RunRecord, columns: Sequence[ResultColumn]) -> None:
         self._folder = record.folder
@@ -347,7 +354,14 @@ class _ResultReader:
         ]
 
     def values(self, number: int) -> dict[str, Value] | None:
-        """Return the values of a task by column; None: no column can have a value there."""
+        """
+        Return the values of a task by column; None: no column can have a value there.
+
+        Raises
+        ------
+        BursarError
+            When a required value is missing.
+        """
         task = self._tasks[number]
         end = self._final.get(number)
         succeeded = end is not None and end.outcome.status is Status.SUCCEEDED

@@ -410,12 +410,14 @@ def resume(
     Raises
     ------
     InputError
-        When there is no such run, another process carries it out, or the budget is none; when the
-        campaign has changed and ``changed`` is None.
+        When there is no such run, another process carries it out, it was cancelled for good, or the
+        budget is none; when the campaign has changed and ``changed`` is None.
     BursarError
         When it could not go on.
     """
     folder = RunFolder.open(Path(runs), str(name))
+    if folder.read_info().state == "cancelled":
+        raise InputError(f"run {folder.name} was cancelled for good, and cannot be resumed")
     campaign = folder.read_campaign()
     retried = _retried(folder, campaign, retry_failed)
     _, plan = read_plan(folder)
@@ -542,12 +544,14 @@ def _carry_out(folder: RunFolder, campaign: Campaign, plan: Plan, **how: Any) ->
     from bursar.api.planning import replanner
     from bursar.runs.campaign_run import execute_campaign
 
-    # The sites as they were when the run was made: a sites file may have changed since.
-    facts = tuple(folder.read_info().sites)
     proposal, _ = read_plan(folder)
     # What is left is searched and placed as the whole was, also when the run is resumed.
     method, scheduler = proposal.get("method", "auto"), proposal.get("scheduler", "heft")
-    replan = replanner(campaign, lambda: facts, method=method, scheduler=scheduler)
+    # The sites as they were when the run was made (a sites file may have changed since), and those
+    # that were added while it went on.
+    replan = replanner(
+        campaign, lambda: tuple(folder.read_info().sites), method=method, scheduler=scheduler
+    )
     summary = run_outside_loop(
         lambda: execute_campaign(folder, campaign, plan, replan=replan, **how)
     )

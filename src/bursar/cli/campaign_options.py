@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 from typer.models import OptionInfo
@@ -147,6 +147,15 @@ class CampaignOptions:
             rich_help_panel=RUNNING,
         ),
     ] = False
+    accept: Annotated[
+        Literal["time", "budget"] | None,
+        typer.Option(
+            metavar="time|budget",
+            help="Take the counter-offer of this kind in place of a goal that cannot be met: time, "
+            "the shortest time within the budget, or budget, the least cost at the deadline.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = None
     copies: Annotated[
         bool,
         typer.Option(
@@ -282,6 +291,7 @@ REFUSED_BY_SIMULATE: Mapping[str, str] = {
     "--as-it-was": "goes with --resume, which bursar run carries out",
     "--as-it-is": "goes with --resume, which bursar run carries out",
     "--fresh": "a simulation reuses nothing unless --reuse-from says so",
+    "--accept": "a simulation costs nothing; give the counter-offer's goal",
     "--probe": "a simulation starts no tasks; bursar plan --probe tells the runtimes",
 }
 """Options of the record that make no sense in simulated time, and why."""

@@ -343,13 +343,18 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
                 where="--replay",
             )
         raise InputError("give a CAMPAIGN, or --resume RUN")
+    from bursar.api.quote import GoalOutOfReach
     from bursar.api.running import run
+    from bursar.report.charts import describe
 
     check_probe(options.probe, options.runtime, options.replay)
     asked = load_asked(options.campaign, options)
-    print_outcome(
-        lambda: run(
-            asked.campaign,
+    if options.accept is not None and options.anyway:
+        raise InputError("goes without --anyway, which takes the goal as it is", where="--accept")
+
+    def begin(campaign: "Campaign") -> "RunResult":
+        return run(
+            campaign,
             asked.sites,
             processors=options.processors,
             provisioning=options.provisioning,
@@ -376,9 +381,24 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
             reuse_from=options.reuse_from,
             explain=options.explain,
             history=options.history,
-        ),
-        as_json=options.as_json,
-    )
+        )
+
+    def begin_or_accept() -> "RunResult":
+        try:
+            return begin(asked.campaign)
+        except GoalOutOfReach as refused:
+            if options.accept is None:
+                raise
+            found = refused.quote.counter_offer(options.accept)
+            if found is None:
+                print_note(f"there is no counter-offer of the kind {options.accept}")
+                raise
+            offer, goal = found
+            taken = describe(offer, refused.quote.currency)
+            print_note(f"{refused.quote.reason}; taken in its place: {taken}")
+            return begin(replace(asked.campaign, goal=goal))
+
+    print_outcome(begin_or_accept, as_json=options.as_json)
 
 
 def _checked(targets: Sequence[str]) -> Sequence[str]:

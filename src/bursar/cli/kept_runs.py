@@ -1,20 +1,104 @@
-"""Commands for runs that one keeps: ``tag``, ``compare`` and ``clean``."""
+"""Commands for runs that one keeps: ``logs``, ``tag``, ``compare`` and ``clean``."""
 
+import asyncio
+import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder, parsed, print_json, print_note
+from bursar.cli.options import (
+    RUNS,
+    AsJson,
+    RunName,
+    RunsFolder,
+    TaskName,
+    parsed,
+    print_json,
+    print_note,
+)
 from bursar.model.errors import BursarError, InputError
+
+if TYPE_CHECKING:
+    from bursar.runs.folder import RunFolder
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``bursar tag``, ``bursar compare`` and ``bursar clean`` to the command line."""
+    """Add ``bursar logs``, ``tag``, ``compare`` and ``clean`` to the command line."""
+    app.command("logs")(show_logs)
     app.command("tag")(tag_run)
     app.command("compare")(compare)
     app.command("clean")(clean)
+
+
+def show_logs(
+    run: RunName,
+    task: TaskName,
+    runs: RunsFolder = RUNS,
+    stderr: Annotated[
+        bool, typer.Option("--stderr", help="Print only the task's stderr, on stdout.")
+    ] = False,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of the attempt. Default: the last.")
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Print what the task prints while it runs, until it ends."
+        ),
+    ] = False,
+    tail: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            min=0,
+            help="With --follow: begin with so many bytes of each stream that are there already. "
+            "Default: all.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a task printed: its stdout to stdout, its stderr to stderr."""
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.kept.task_output import read_logs
+
+    if follow:
+        if as_json:
+            raise InputError("expected one of --follow and --json")
+        _follow_logs(RunFolder.open(runs, run), task, attempt, tail, stderr=stderr)
+        return
+    if tail is not None:
+        raise InputError("only with --follow", where="--tail")
+    logs = read_logs(RunFolder.open(runs, run), task, attempt)
+    if as_json:
+        print_json(logs.to_dict())
+        return
+    if not stderr:
+        logs.copy_stdout(sys.stdout.buffer)
+    logs.copy_stderr(sys.stdout.buffer if stderr else sys.stderr.buffer)
+
+
+def _follow_logs(
+    folder: "RunFolder", task: str, attempt: int | None, tail: int | None, *, stderr: bool
+) -> None:
+    from bursar.runs.folder import find_task
+    from bursar.runs.kept.task_output import STREAMS, TaskFollower
+
+    tasks = folder.read_campaign().workflow.tasks
+    number = find_task([one.id for one in tasks], task, f"run {folder.name}")
+    follower = TaskFollower(folder, number, attempt, tail, STREAMS[1:] if stderr else STREAMS)
+    targets = sys.stdout.buffer, sys.stdout.buffer if stderr else sys.stderr.buffer
+
+    async def follow() -> None:
+        async for one in follower.follow():
+            if one.stream is not None:
+                targets[one.stream].write(one.content)
+                targets[one.stream].flush()
+            if one.note:
+                print_note(f"task {tasks[number].id}: {one.note}")
+
+    asyncio.run(follow())
 
 
 def tag_run(

@@ -151,6 +151,16 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "runs",
         "Stop a run that another process carries out, as Ctrl-C does there.",
     ),
+    CommandEntry(
+        "add-site",
+        "runs",
+        "Let a run that goes on use further sites, and have what is left planned again.",
+    ),
+    CommandEntry(
+        "cancel",
+        "runs",
+        "Cancel a run for good: it is stopped and cannot be resumed. What has ended is kept.",
+    ),
     CommandEntry("amend", "runs", "Change the deadline or budget of a run, even while it runs."),
     CommandEntry(
         "simulate",
@@ -200,7 +210,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     ),
     CommandEntry(
         "logs",
-        "runs",
+        "kept_runs",
         "Print what a task printed: its stdout to stdout, its stderr to stderr.",
     ),
     CommandEntry(
@@ -314,7 +324,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
 )
 
 PURPOSES = {
-    "Plan and run": "plan match run map attach stop amend retry simulate tune",
+    "Plan and run": "plan match run map attach stop cancel amend add-site retry simulate tune",
     "Look and collect": "runs dashboard tasks logs table report bill pilots why why-not tag "
     "compare clean history forecasts",
     "Money and market": "ledger quote tender bargain auctions bid exchange",

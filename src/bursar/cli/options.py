@@ -247,6 +247,15 @@ RankBy = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+TaskName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="Id of the task or its begin, or its number, from 0.",
+        show_default=False,
+    ),
+]
+
 RunsFolder = Annotated[
     Path,
     typer.Option(

@@ -1,8 +1,9 @@
 """
 Commands for runs that exist: what became of them, another goal, attaching and stopping.
 
-They are ``runs``, ``report``, ``bill``, ``tasks``, ``table``, ``logs``, ``retry``, ``pilots``,
-``why``, ``why-not``, ``amend``, ``attach`` and ``stop``.
+They are ``runs``, ``report``, ``bill``, ``tasks``, ``table``, ``retry``, ``pilots``,
+``why``, ``why-not``, ``amend``, ``attach``, ``stop``, ``cancel``
+and ``add-site``.
 """
 
 import sys
@@ -17,6 +18,8 @@ from bursar.cli.options import (
     AsJson,
     RunName,
     RunsFolder,
+    SitesPath,
+    TaskName,
     print_json,
     print_note,
     print_outcome,
@@ -25,16 +28,6 @@ from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
     from bursar.runs.explanations import AllocationReport
-
-
-TaskName = Annotated[
-    str,
-    typer.Argument(
-        metavar="TASK",
-        help="Id of the task or its begin, or its number, from 0.",
-        show_default=False,
-    ),
-]
 
 
 # Commands that say what became of runs, and ``bursar amend``: another deadline or budget.
@@ -132,7 +125,6 @@ def register(app: typer.Typer) -> None:
     app.command("bill")(show_bill)
     app.command("tasks")(list_tasks)
     app.command("table")(show_table)
-    app.command("logs")(show_logs)
     app.command("retry")(retry_tasks)
     app.command("pilots")(show_pilots)
     app.command("why")(explain_task)
@@ -228,31 +220,6 @@ def show_bill(
         print_json(bill.to_dict())
     else:
         print_bill(bill, every=every)
-
-
-def show_logs(
-    run: RunName,
-    task: TaskName,
-    runs: RunsFolder = RUNS,
-    stderr: Annotated[
-        bool, typer.Option("--stderr", help="Print only the task's stderr, on stdout.")
-    ] = False,
-    attempt: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of the attempt. Default: the last.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print what a task printed: its stdout to stdout, its stderr to stderr."""
-    from bursar.runs.folder import RunFolder
-    from bursar.runs.run_reports import read_logs
-
-    logs = read_logs(RunFolder.open(runs, run), task, attempt)
-    if as_json:
-        print_json(logs.to_dict())
-        return
-    if not stderr:
-        logs.copy_stdout(sys.stdout.buffer)
-    logs.copy_stderr(sys.stdout.buffer if stderr else sys.stderr.buffer)
 
 
 def list_tasks(
@@ -493,9 +460,11 @@ def explain_site(
 
 
 def register_attach(app: typer.Typer) -> None:
-    """Add ``bursar attach`` and ``bursar stop`` to the command line."""
+    """Add ``bursar attach``, ``stop``, ``cancel`` and ``add-site``."""
     app.command("attach")(attach_run)
     app.command("stop")(stop)
+    app.command("cancel")(cancel)
+    app.command("add-site")(add_site)
 
 
 def attach_run(
@@ -563,3 +532,62 @@ def stop(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None
         print_note(
             f"asked process {process} to stop; go on with: bursar run --resume {folder.name}"
         )
+
+
+def add_site(
+    run: RunName,
+    sites: SitesPath = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SITE]...", help="Sites of the file. Default: all.", show_default=False
+        ),
+    ] = None,
+    runs: RunsFolder = RUNS,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Let a run that goes on use further sites, and have what is left planned again.
+
+    A site that the run has already, with the same facts, changes nothing.
+    """
+    from bursar.cli.campaign_loading import load_sites
+    from bursar.runs.amendments import request_site
+    from bursar.runs.folder import RunFolder
+
+    folder = RunFolder.open(runs, run)
+    found = {site.name: site for site in load_sites(sites)}
+    for name in names or ():
+        if name not in found:
+            raise InputError(f'no site "{name}", expected {", ".join(found)}', where=str(sites))
+    answers = [request_site(folder, found[name]) for name in names or found]
+    refused = [one for one in answers if one.refused]
+    if as_json:
+        added = [one.site for one in answers if not one.refused]
+        told = {one.site: one.refused for one in refused}
+        print_json({"run": folder.name, "added": added, "refused": told})
+    for one in answers:
+        if not as_json or one.refused:
+            print_note(f"{one.site}: {one.refused or 'the run uses it'}")
+    if refused:
+        raise typer.Exit(2)
+
+
+def cancel(run: RunName, runs: RunsFolder = RUNS, as_json: AsJson = False) -> None:
+    """
+    Cancel a run for good: it is stopped and cannot be resumed. What has ended is kept.
+
+    Tasks that run are asked to end; processors and money that is set aside go back. Cancelling a
+    run again changes nothing.
+    """
+    from bursar.runs.folder import RunFolder
+    from bursar.runs.kept.cancelling import cancel_run
+
+    folder = RunFolder.open(runs, run)
+    state = cancel_run(folder)
+    if as_json:
+        print_json({"run": folder.name, "state": state})
+    elif state == "cancelled":
+        print_note(f"run {folder.name} is cancelled for good")
+    else:
+        print_note(f"run {folder.name} ended before it could be cancelled: {state}")

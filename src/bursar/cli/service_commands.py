@@ -1,7 +1,10 @@
 """Commands that use a service: ``bursar account``, ``watch``, ``instance`` and ``top``."""
 
+import asyncio
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INTERRUPTED = 130
+
+_LOGS_WAIT = 20.0  # seconds for which a service may hold a question for more output back
 
 
 class ServiceSession:
@@ -402,6 +407,74 @@ def cancel_tasks(
         print_json({"cancelled": count})
     else:
         print_note(f"{count} cancelled")
+
+
+@instance_app.command("logs")
+def show_logs(
+    instance: InstanceId,
+    task: Annotated[int, typer.Argument(metavar="TASK", help="Number of the task.", min=0)],
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Print what the task prints while it runs, until it ends."
+        ),
+    ] = False,
+    site: ServiceName = None,
+) -> None:
+    """Print what a task has printed so far: its stdout to stdout, its stderr to stderr."""
+    run_async(_show_logs(site, instance, task, follow=follow))
+
+
+async def _show_logs(site: str | None, handle: str, task: int, *, follow: bool) -> None:
+    from bursar.remote.messages import STREAMS, printed
+
+    targets = sys.stdout.buffer, sys.stderr.buffer
+    serial, told = 0, ""
+    offsets, digests = [0, 0], [sha256(), sha256()]
+
+    def show(stream: int, content: bytes) -> None:
+        targets[stream].write(content)
+        targets[stream].flush()
+        offsets[stream] += len(content)
+        digests[stream].update(content)
+
+    async with connect_service(site) as session:
+        client = session.client
+        while True:
+            wait = _LOGS_WAIT if follow else 0.0
+            said = await client.running_output(
+                handle, task, serial, (offsets[0], offsets[1]), wait=wait
+            )
+            if said.result is not None:
+                break
+            if said.shown:
+                if serial not in (0, said.serial):
+                    print_note(f"task {task}: another attempt runs")
+                    offsets[:], digests[:] = [0, 0], [sha256(), sha256()]
+                serial = said.serial
+                for stream, part in enumerate((said.stdout, said.stderr)):
+                    show(stream, part.content)
+                more = said.stdout.size > offsets[0] or said.stderr.size > offsets[1]
+            else:
+                more = False
+                hidden = "its output comes with its result" if said.serial else said.state
+                if hidden != told:
+                    told = hidden
+                    print_note(f"task {task}: {hidden}")
+                await asyncio.sleep(follow)
+            if not follow and not more:
+                return
+        page = await client.page(handle, said.result - 1, limit=1)
+        (result,) = page.results
+        for stream, name in enumerate(STREAMS):
+            content = printed(result, name)
+            if content is None:
+                content = await client.output(handle, task, name)
+            # Only what was not printed yet, unless that was another attempt's.
+            seen = content[: offsets[stream]]
+            is_same = sha256(seen).digest() == digests[stream].digest()
+            show(stream, content[len(seen) :] if is_same else content)
+        print_note(f"task {task}: {result.state}{f': {result.reason}' if result.reason else ''}")
 
 
 @instance_app.command("destroy")

@@ -9,9 +9,9 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -51,6 +51,22 @@ class RetriedTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tasks: list[str] = []
 
 
+class AddedSiteNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Sites that a run is to use as well.
+
+    Parameters
+    ----------
+    file
+        Path of the sites file.
+    sites
+        Names of sites in the file; empty: all.
+    """
+
+    file: str
+    sites: list[str] = []
+
+
 class LabelChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tags to give and to take away, and a note; None: as it is."""
 
@@ -75,6 +91,9 @@ class NewCampaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Sites file; empty: this machine alone.
     deadline, budget, confidence
         As for ``bursar plan``; empty: those of the campaign.
+    accept
+        Kind of the counter-offer that is taken where the goal is out of reach, as for ``bursar
+        run``; empty: none is.
     """
 
     text: str
@@ -84,6 +103,22 @@ class NewCampaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     deadline: str = ""
     budget: str = ""
     confidence: str = ""
+    accept: Literal["", "time", "budget"] = ""
+
+
+class OutOfReach(BursarError):
+    """
+    A run was not begun, since its goal is out of reach.
+
+    Attributes
+    ----------
+    quote
+        What ``bursar run --json`` answered: the goal, the reason, and ``counter_offers``.
+    """
+
+    def __init__(self, quote: Mapping[str, Any]) -> None:
+        super().__init__(str(quote["reason"]))
+        self.quote = quote
 
 
 class PageCommands:
@@ -107,6 +142,28 @@ class PageCommands:
     async def stop(self, run: str) -> Any:
         """Stop a run as Ctrl-C does; it can be resumed."""
         return await self._of_run("stop", run)
+
+    async def cancel(self, run: str) -> Any:
+        """Cancel a run for good."""
+        return await self._of_run("cancel", run)
+
+    async def add_sites(self, run: str, asked: AddedSiteNames) -> Any:
+        """
+        Let a run that goes on use further sites.
+
+        Raises
+        ------
+        InputError
+            When the run refuses one of them.
+        """
+        if not asked.file:
+            raise InputError("expected the path of a sites file", where="file")
+        options = _stated(sites=asked.file)
+        answer = await self._of_run("add-site", run, *options, "--", *asked.sites)
+        if answer["refused"]:
+            said = [f"{site}: {reason}" for site, reason in answer["refused"].items()]
+            raise InputError("; ".join(said))
+        return answer
 
     async def resume(self, run: str) -> Any:
         """Go on with a run, without a terminal."""
@@ -168,11 +225,19 @@ class PageCommands:
         Begin a run of a campaign, without a terminal, and return its summary.
 
         The campaign's file is kept beside its paths, as other commands look there later.
+
+        Raises
+        ------
+        OutOfReach
+            When the goal is out of reach, and no counter-offer was accepted in its place.
         """
         with _CampaignFile(asked) as file:
             kept = file.keep()
-        options = ("--runs", str(self._runs), "--detach", "--json")
-        return await _bursar("run", str(kept), *_planned(asked), *options)
+        options = ("--runs", str(self._runs), "--detach", "--json", *_stated(accept=asked.accept))
+        answer = await _bursar("run", str(kept), *_planned(asked), *options)
+        if "run" not in answer and answer.get("feasible") is False:
+            raise OutOfReach(answer)
+        return answer
 
     async def _of_run(self, command: str, run: str, *options: str) -> Any:
         # Names of runs never begin with a dash.

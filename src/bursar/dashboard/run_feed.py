@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -107,7 +107,7 @@ class RunFeed:
             await self._read_on()
         return await self._work(lambda page: page)
 
-    async def events(self, version: int) -> AsyncIterator[bytes]:
+    async def events(self, version: int) -> AsyncGenerator[bytes, None]:
         """
         Yield events from a version of the page on, as they are sent, without an end.
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bursar.dashboard.site_use import MOST_ROWS, PriceRow, RunPurchases, invoice_of
 from bursar.dispatch.journal import JournalPosition, is_written, read_additions
 from bursar.model.errors import BursarError
 from bursar.report.run_report import MoneyPoint, RunClock, money_points
@@ -28,6 +29,16 @@ class _Listed:
         default_factory=lambda: JournalPosition(attempts=None, starts=None)
     )
     money: MoneyPoint = (0.0, 0.0, 0.0)
+    purchases: RunPurchases = field(default_factory=RunPurchases)
+    invoice: dict[str, Any] | None = None
+    invoice_stamp: _Stamp = None
+
+    def read_invoice(self) -> dict[str, Any] | None:
+        """Read the run's bill, where that has changed."""
+        stamp = _stamp(self.folder.bill_file)
+        if stamp != self.invoice_stamp:
+            self.invoice, self.invoice_stamp = invoice_of(self.folder.bill_file), stamp
+        return self.invoice
 
     def read(self) -> bool:
         """Read what has changed; return whether the row is another one."""
@@ -70,6 +81,7 @@ class _Listed:
         fans = fans_of(more.events)
         if fans:
             self.row["forecast"] = fans[-1][1].to_dict()
+        self.purchases.take_in(more.events)
         self.position = more.position
 
 
@@ -110,6 +122,27 @@ class RunList:
         self._listed = found
         rows = [dict(one.row) for one in found.values()]
         return sorted(rows, key=lambda row: -row["created"]), changed
+
+    def prices(self) -> list[tuple[str, PriceRow]]:
+        """Return the prices that runs agreed on, each with its site, as of the last reading."""
+        return [row for name, one in self._listed.items() for row in one.purchases.prices(name)]
+
+    def pilots(self, now: float) -> list[dict[str, Any]]:
+        """Return requests and processors of the runs that go on, as of the last reading."""
+        live = {name: one for name, one in self._listed.items() if one.row.get("live")}
+        return [row for name, one in live.items() for row in one.purchases.pilots(name, now)]
+
+    def live(self) -> list[RunFolder]:
+        """Return the runs that go on, as of the last reading."""
+        return [one.folder for one in self._listed.values() if one.row.get("live")]
+
+    def money(self) -> dict[str, Any]:
+        """Return ``agreements`` and ``invoices`` of the runs, the newest first."""
+        agreements = [a for n, one in self._listed.items() for a in one.purchases.agreements(n)]
+        agreements.sort(key=lambda row: -row["start"])
+        runs = sorted(self._listed.values(), key=lambda one: -one.row["created"])[:MOST_ROWS]
+        invoices = [found for one in runs if (found := one.read_invoice()) is not None]
+        return {"agreements": agreements[:MOST_ROWS], "invoices": invoices}
 
 
 def _stamp(file: Path) -> _Stamp:

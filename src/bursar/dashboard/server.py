@@ -7,7 +7,8 @@ import ssl
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,17 +18,28 @@ from aiohttp import web
 from bursar.dashboard.access import PageAccess, is_own_host
 from bursar.dashboard.commands import (
     MOST_TEXT,
+    AddedSiteNames,
     GoalChange,
     LabelChange,
     NewCampaign,
+    OutOfReach,
     PageCommands,
     RetriedTasks,
 )
 from bursar.dashboard.run_feed import HEARTBEAT, RunFeed, frame
 from bursar.dashboard.run_list import RunList
-from bursar.dashboard.task_table import TableQuery, TaskPages, read_stream, task_details
+from bursar.dashboard.site_use import AskedPrices, price_history
+from bursar.dashboard.task_table import (
+    TableQuery,
+    TaskPages,
+    output_events,
+    read_stream,
+    task_details,
+    task_of,
+)
 from bursar.model.errors import BursarError, InputError
 from bursar.page.page_files import HEADERS, page_files, shell
+from bursar.runs.detached_runs import watch_run
 from bursar.runs.folder import RunFolder
 from bursar.supervisor import TaskSupervisor
 
@@ -53,6 +65,8 @@ LIST_SHARE = 0.05
 
 MOST_PLAIN = 100_000
 """Bytes of a run's data that are sent as they are; more are compressed."""
+
+_SNAPSHOT = 1.5  # seconds for a run to say how it stands
 
 _PIECE = 1 << 18  # bytes of output in one answer
 
@@ -82,6 +96,7 @@ class DashboardServer:
         self._list_is_read = False
         self._feeds: OrderedDict[Path, tuple[RunFeed, TaskPages]] = OrderedDict()
         self._answers: OrderedDict[str, asyncio.Future[Any]] = OrderedDict()
+        self._asked_prices = AskedPrices()
         self._hosts: Collection[str] = ()
 
     def application(self) -> web.Application:
@@ -104,8 +119,11 @@ class DashboardServer:
                 web.get(run + "/tasks", self._get_tasks),
                 web.get(task, self._get_task),
                 web.get(task + "/{stream:stdout|stderr}", self._get_stream),
+                web.get(task + "/output/events", self._get_output_events),
                 web.post(run + "/amend", self._act(GoalChange, self._commands.amend)),
                 web.post(run + "/stop", self._act(None, lambda r, _: self._commands.stop(r))),
+                web.post(run + "/cancel", self._act(None, lambda r, _: self._commands.cancel(r))),
+                web.post(run + "/sites", self._act(AddedSiteNames, self._commands.add_sites)),
                 web.post(run + "/resume", self._act(None, lambda r, _: self._commands.resume(r))),
                 web.post(run + "/retry", self._act(RetriedTasks, self._commands.retry)),
                 web.post(run + "/labels", self._act(LabelChange, self._commands.label)),
@@ -139,6 +157,9 @@ class DashboardServer:
             response = _problem(error.status, str(error))
         except InputError as error:
             response = _problem(422, str(error))
+        except OutOfReach as error:
+            parts = {name: error.quote.get(name) for name in ("goal", "currency", "counter_offers")}
+            response = _problem(409, str(error), parts)
         except BursarError as error:
             response = _problem(409, str(error))
         except web.HTTPException as error:
@@ -290,6 +311,13 @@ class DashboardServer:
             headers={"X-Size": str(size), "X-Next": str(offset + len(content))},
         )
 
+    async def _get_output_events(self, request: web.Request) -> web.StreamResponse:
+        folder, number = self._folder(request), int(request.match_info["task"])
+        attempt, tail = _number(request, "attempt"), _number(request, "tail")
+        feed, _ = self._run(request)
+        task_of((await feed.page()).record, number)
+        return await _stream(request, output_events(folder, number, attempt, tail))
+
     # Actions.
 
     def _act(
@@ -322,10 +350,22 @@ class DashboardServer:
         return _json(await self._commands.compare(*names))
 
     async def _get_sites(self, request: web.Request) -> web.Response:
-        return _json(await self._commands.sites(request.query.get("file", "")))
+        said = await self._commands.sites(request.query.get("file", ""))
+        await self._read_list()
+        now = time.time()
+        self._asked_prices.note(now, said["sites"])
+        used = [await _use_of(folder) for folder in self._list.live()[:MOST_FEEDS]]
+        more = {
+            "prices": price_history([*self._list.prices(), *self._asked_prices.rows()]),
+            "pilots": self._list.pilots(now),
+            "use": [row for rows in used for row in rows],
+        }
+        return _json(said | more)
 
     async def _get_money(self, request: web.Request) -> web.Response:
-        return _json({"accounts": await self._commands.accounts()})
+        await self._read_list()
+        accounts = await self._commands.accounts()
+        return _json({"accounts": accounts} | await asyncio.to_thread(self._list.money))
 
     async def _get_statement(self, request: web.Request) -> web.Response:
         return _json(await self._commands.statement(request.match_info["account"]))
@@ -342,6 +382,26 @@ class _Refused(Exception):
         self.status = status
 
 
+async def _use_of(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return how many processors a run has at each site, and how many of them are busy, now."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SNAPSHOT), aclosing(watch_run(folder)) as updates:
+            async for update in updates:
+                if update.snapshot is not None:
+                    return [
+                        {
+                            "run": folder.name,
+                            "site": site.name,
+                            "asked": site.asked,
+                            "held": site.processors,
+                            "busy": site.busy,
+                            "idle": max(0, site.processors - site.busy),
+                        }
+                        for site in update.snapshot.sites
+                    ]
+    return []
+
+
 def _is_answered(error: BaseException) -> None:
     """Do nothing: whoever asked for the action gets its failure."""
 
@@ -356,9 +416,11 @@ def _json(data: Any) -> web.Response:
     return web.Response(body=msgspec.json.encode(data), content_type="application/json")
 
 
-def _problem(status: int, detail: str) -> web.Response:
+def _problem(status: int, detail: str, more: Mapping[str, Any] | None = None) -> web.Response:
     detail = "; ".join(detail.splitlines())
-    body = msgspec.json.encode({"status": status, "title": detail, "detail": detail})
+    body = msgspec.json.encode(
+        {"status": status, "title": detail, "detail": detail, **(more or {})}
+    )
     return web.Response(body=body, status=status, content_type="application/problem+json")
 
 
@@ -385,7 +447,7 @@ def _number(request: web.Request, name: str) -> int | None:
     return int(text)
 
 
-async def _queued(queue: "asyncio.Queue[bytes]") -> AsyncIterator[bytes]:
+async def _queued(queue: "asyncio.Queue[bytes]") -> AsyncGenerator[bytes, None]:
     yield frame("hello", {})
     while True:
         try:
@@ -395,14 +457,15 @@ async def _queued(queue: "asyncio.Queue[bytes]") -> AsyncIterator[bytes]:
             yield b": still here\n\n"
 
 
-async def _stream(request: web.Request, frames: AsyncIterator[bytes]) -> web.StreamResponse:
+async def _stream(request: web.Request, frames: AsyncGenerator[bytes, None]) -> web.StreamResponse:
     """Send events until either side ends."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     _complete(response)
     await response.prepare(request)
     try:
-        async for one in frames:
-            await response.write(one)
+        async with aclosing(frames):
+            async for one in frames:
+                await response.write(one)
     except ConnectionError:
         pass  # the viewer has gone
     return response

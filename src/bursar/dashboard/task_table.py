@@ -1,18 +1,23 @@
 """The tasks of a run for the page: pages of a table that is searched and sorted, and one task."""
 
+import codecs
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from bursar.api.result_table import ResultReader
+from bursar.dashboard.run_feed import HEARTBEAT, frame
 from bursar.dashboard.run_page import RunPage
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError, InputError
 from bursar.model.task import Task
 from bursar.report.failures import command_of
 from bursar.runs.explanations import why
+from bursar.runs.folder import RunFolder
+from bursar.runs.kept.task_output import TaskFollower
 from bursar.runs.kept.task_rows import selected, task_rows
 from bursar.runs.run_record import RunRecord, log_files
 
@@ -81,6 +86,7 @@ class TaskPages:
     _made: float = 0.0
     _price: float = 0.0
     _running: frozenset[int] = field(default=frozenset())
+    _results: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def read(self, page: RunPage, query: TableQuery) -> dict[str, Any]:
         """
@@ -137,11 +143,26 @@ class TaskPages:
                 row["status"] = "running"
                 row["site"] = page.running[number].site
             names |= dict.fromkeys(f"parameters.{name}" for name in row.get("parameters", ()))
-        for row in rows:
-            names |= dict.fromkeys(f"results.{name}" for name in row.get("results", ()))
+        names |= dict.fromkeys(f"results.{column.name}" for column in record.campaign.results)
+        self._fill_results(record, rows)
         self._rows, self._columns = rows, (*COLUMNS, *names)
         self._version, self._running, self._made = page.version, running, now
         self._price = time.process_time() - begin
+
+    def _fill_results(self, record: RunRecord, rows: Sequence[dict[str, Any]]) -> None:
+        """Add the results of tasks that have succeeded, each read once."""
+        if not record.campaign.results:
+            return
+        reader = ResultReader(record, record.campaign.results)
+        for number, row in enumerate(rows):
+            if row["status"] != "succeeded":
+                continue
+            if number not in self._results:
+                try:
+                    self._results[number] = reader.values(number) or {}
+                except BursarError:  # a required value is missing: bursar table says which
+                    self._results[number] = {}
+            row["results"] = self._results[number]
 
 
 def _value(row: Mapping[str, Any], column: str) -> Any:
@@ -202,9 +223,17 @@ def task_details(page: RunPage, number: int) -> dict[str, Any]:
         "estimate_s": task.runtime,
         "running": number in page.running and page.is_live,
         "reused_from": record.reused.get(number),
+        "results": _results_of(record, number),
         "attempts": [_attempt(one, first) for one in _attempts(record, number)],
         "why": [reason.to_dict() for reason in why(record, task.id)],
     }
+
+
+def _results_of(record: RunRecord, number: int) -> dict[str, Any]:
+    try:
+        return dict(ResultReader(record, record.campaign.results).values(number) or {})
+    except BursarError:
+        return {}
 
 
 def read_stream(
@@ -251,6 +280,49 @@ def read_stream(
             return source.read(most), size
     except OSError as error:
         raise BursarError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+STREAM_NAMES = ("stdout", "stderr")
+"""Names of the streams by number."""
+
+
+async def output_events(
+    folder: RunFolder, number: int, attempt: int | None, tail: int | None
+) -> AsyncGenerator[bytes, None]:
+    """
+    Yield what a task prints as server-sent events, until the task or the attempt has ended.
+
+    ``output`` has stream, attempt, offset in bytes, and text, in which bytes that are no UTF-8 are
+    replaced; ``note`` a line for people; ``end`` how the task ended. Between them come comments.
+
+    Parameters
+    ----------
+    attempt, tail
+        See :class:`bursar.runs.kept.task_output.TaskFollower`.
+    """
+    # A piece may end within a character.
+    decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in STREAM_NAMES]
+    shown, told = [0, 0], time.monotonic()
+    yield b": following\n\n"
+    async for one in TaskFollower(folder, number, attempt, tail).follow():
+        found = []
+        if one.stream is not None:
+            decoder = decoders[one.stream]
+            if one.attempt != shown[one.stream]:
+                shown[one.stream] = one.attempt
+                decoder.reset()
+            told_of = {"stream": STREAM_NAMES[one.stream], "attempt": one.attempt}
+            text = decoder.decode(one.content)
+            found.append(frame("output", told_of | {"offset": one.offset, "text": text}))
+        if one.note:
+            found.append(frame("note", {"attempt": one.attempt, "text": one.note}))
+        if one.status:
+            found.append(frame("end", {"attempt": one.attempt, "status": one.status}))
+        if not found and time.monotonic() - told > HEARTBEAT:
+            found.append(b": still here\n\n")
+        for event in found:
+            told = time.monotonic()
+            yield event
 
 
 def task_of(record: RunRecord, number: int) -> Task:

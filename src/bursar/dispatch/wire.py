@@ -58,6 +58,8 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
         Name of that machine or group: workers that name the same one share the bytes.
     deaths
         Number of workers that ended by themselves on these processors before this one.
+    shows_output
+        Whether the worker answers an :class:`OutputQuery`.
     """
 
     token: str
@@ -71,6 +73,7 @@ class Hello(msgspec.Struct, frozen=True, tag=0, array_like=True):
     memory: int | None = None
     memory_owner: str = ""
     deaths: int = 0
+    shows_output: bool = False
 
 
 class OutcomeReport(msgspec.Struct, frozen=True, tag=1, array_like=True):
@@ -107,6 +110,29 @@ class LeaveRequest(msgspec.Struct, frozen=True, tag=3, array_like=True):
     """
 
     must: bool
+
+
+class OutputPiece(msgspec.Struct, frozen=True, tag=4, array_like=True):
+    """
+    Part of what a running attempt has printed: the answer to an :class:`OutputQuery`.
+
+    Parameters
+    ----------
+    query
+        Of the question that this answers.
+    start
+        Start of the attempt, as its outcome will state it; 0: no such attempt shows its output.
+    offset, size
+        First byte of the content, and bytes that the attempt has printed to the stream so far.
+    content
+        As the outcome will hold it: values of secrets are replaced.
+    """
+
+    query: int
+    start: float = 0.0
+    offset: int = 0
+    size: int = 0
+    content: bytes = b""
 
 
 class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -264,8 +290,46 @@ class SealKey(msgspec.Struct, frozen=True, tag=16, array_like=True):
     pem: str
 
 
-FromWorker = Hello | OutcomeReport | ReturnedJobs | LeaveRequest
-FromServer = Welcome | JobAssignment | JobRecall | CancelTasks | LeaveOrder | OutcomeAck | SealKey
+class OutputQuery(msgspec.Struct, frozen=True, tag=17, array_like=True):
+    """
+    Ask for what a running attempt has printed, for people who follow the attempt.
+
+    Parameters
+    ----------
+    query
+        Repeated by the answer, so that answers find their questions.
+        Those of the :class:`WireJob`.
+        Numbers of the task and of the attempt.
+    stream
+        0: standard output; 1: standard error.
+    offset
+        First byte that is wanted; below 0: so many bytes before the end.
+    most
+        Bytes that are wanted at most.
+    """
+
+    query: int
+    task: int
+    attempt: int
+    stream: int
+    offset: int
+    most: int
+
+
+FromWorker = Hello | OutcomeReport | ReturnedJobs | LeaveRequest | OutputPiece
+FromServer = (
+    Welcome
+    | JobAssignment
+    | JobRecall
+    | CancelTasks
+    | LeaveOrder
+    | OutcomeAck
+    | SealKey
+    | OutputQuery
+)
+
+MOST_SHOWN = 1 << 18
+"""Bytes of a running attempt's output in one :class:`OutputPiece`."""
 
 
 class ProtocolError(Exception):

@@ -289,6 +289,16 @@ class Dispatcher:
         """Cancel a task, and kill the attempt that runs."""
         return reactor.cancel(self._core, task)
 
+    async def show_output(
+        self, task: int, attempt: int | None, stream: int, offset: int, most: int
+    ) -> run_orders.ShownOutput | None:
+        """
+        Return part of what a running attempt has printed.
+
+        See :func:`bursar.engine.run_orders.show_output`.
+        """
+        return await run_orders.show_output(self._core, task, attempt, stream, offset, most)
+
     def copy(self, task: int, worker: str, why: CopyStart) -> Refusal | None:
         """
         Start a copy of a task that runs, at a worker; see :func:`bursar.engine.run_orders.copy`.

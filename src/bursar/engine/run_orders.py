@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -10,13 +10,13 @@ import msgspec
 from bursar.dispatch.folders import folder_name
 from bursar.dispatch.journal_records import COPIED, AttemptStart, CopyStart, RunEvent
 from bursar.dispatch.linux_processes import TASK
-from bursar.dispatch.wire import WireJob
+from bursar.dispatch.wire import OutputPiece, WireJob
 from bursar.engine.core import EngineCore
 from bursar.engine.run_tasks import RunTasks
 from bursar.engine.task_copies import COPY, TaskRace, claim_copy, may_have_copy
 from bursar.engine.task_scheduler import Assignments
 from bursar.engine.task_states import SUCCEEDED
-from bursar.engine.worker_link import WorkerLink
+from bursar.engine.worker_link import WorkerLink, read_output
 from bursar.engine.worker_slots import WorkerClaim, WorkerSlot
 from bursar.model.money import Refusal
 from bursar.model.task import INPUTS_FILE, Copy, Secret, Task, Write, gathering_variables
@@ -197,6 +197,55 @@ def copy(core: EngineCore, task: int, name: str, why: CopyStart) -> Refusal | No
     _note_starts(core, worker, [claim], now)
     # Withheld always: after a kill the journal says which attempts were copies.
     _give(core, worker, [claim], withhold=True)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOutput:
+    """
+    What a running attempt has printed.
+
+    Parameters
+    ----------
+    attempt, site
+        Number and site of the attempt.
+    piece
+        None: its worker is gone, stands still, or shows nothing before the attempt has ended.
+    """
+
+    attempt: int
+    site: str
+    piece: OutputPiece | None
+
+
+async def show_output(
+    core: EngineCore, task: int, attempt: int | None, stream: int, offset: int, most: int
+) -> ShownOutput | None:
+    """
+    Return part of what a running attempt of a task has printed.
+
+    Parameters
+    ----------
+    attempt
+        Number of the attempt; None: the first of those that run, and not its copy.
+    stream, offset, most
+        See :class:`bursar.dispatch.wire.OutputQuery`.
+
+    Returns
+    -------
+    ShownOutput or None
+        None: no such attempt runs.
+    """
+    claims = core.queue.scheduler.claims
+    for number in (task, task | COPY):
+        claim = claims.get(number)
+        if claim is None or attempt not in (None, claim.attempt) or claim.withheld:
+            continue
+        link, site = claim.worker.link, claim.worker.site
+        piece = await read_output(link, number, claim.attempt, stream, offset, most)
+        # It waits at the worker, or has ended there just now.
+        if piece is None or piece.start:
+            return ShownOutput(claim.attempt, site, piece)
     return None
 
 

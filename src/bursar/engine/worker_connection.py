@@ -12,6 +12,7 @@ from bursar.dispatch.wire import (
     BATCH_SIZE,
     MAX_FRAME,
     MAX_PIECE,
+    MOST_SHOWN,
     NONSENSE,
     CancelTasks,
     FrameDecoder,
@@ -22,6 +23,8 @@ from bursar.dispatch.wire import (
     JobRecall,
     LeaveOrder,
     OutcomeAck,
+    OutputPiece,
+    OutputQuery,
     ProtocolError,
     Welcome,
     WireJob,
@@ -32,6 +35,9 @@ from bursar.engine.lease_admission import AdmittedLease, LeaseAdmission
 
 AUTHENTICATION = 10.0
 """Seconds in which a connection must have said who it is."""
+
+_MOST_QUERIES = 1024
+"""Queries of output whose answers a connection waits for; further ones are not sent."""
 
 _decoder = msgspec.msgpack.Decoder(FromWorker)
 _encoder = msgspec.msgpack.Encoder()
@@ -189,6 +195,9 @@ class WorkerConnection(AcceptedConnection):
         self.site = ""
         self.lease = ""
         self.processors = 0
+        self._shows_output = False
+        self._queries: dict[int, Callable[[OutputPiece | None], None]] = {}
+        self._query = 0
 
     def introduce(self, hello: Hello) -> None:
         """Mark the connection as authenticated, and take the worker's data from the hello."""
@@ -197,6 +206,7 @@ class WorkerConnection(AcceptedConnection):
         self._frames.limit = self._limits.authenticated
         self.worker, self.site, self.processors = hello.worker, hello.site, hello.processors
         self.lease = hello.lease
+        self._shows_output = hello.shows_output
         self._settle()
 
     def send(self, message: FromServer) -> None:
@@ -251,6 +261,17 @@ class WorkerConnection(AcceptedConnection):
         """Tell the worker that so many further outcomes of this connection are durable."""
         self.send(OutcomeAck(count))
 
+    def ask_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
+        """Ask what an attempt has printed; see :meth:`WorkerLink.ask_output`."""
+        gone = self._transport is None or self._transport.is_closing()
+        # A worker of a version without this message would end its connection at it.
+        if gone or not self._shows_output or len(self._queries) >= _MOST_QUERIES:
+            answer(None)
+            return
+        self._query += 1
+        self._queries[self._query] = answer
+        self.send(msgspec.structs.replace(query, query=self._query))
+
     def leave(self) -> None:
         """Order the worker to end."""
         self.send(LeaveOrder())
@@ -284,7 +305,9 @@ class WorkerConnection(AcceptedConnection):
         try:
             for body in self._frames.feed(data):
                 message = _decoder.decode(body)
-                if self._is_introduced:
+                if self._is_introduced and isinstance(message, OutputPiece):
+                    self._answer(message)
+                elif self._is_introduced:
                     self._handler.on_message(self, message)
                 elif not isinstance(message, Hello) or not self._handler.joined(self, message):
                     raise ProtocolError("the token is wrong")
@@ -301,11 +324,21 @@ class WorkerConnection(AcceptedConnection):
         """Report the end of the connection."""
         # The listener counts it as unauthenticated until then.
         self._settle()
+        queries, self._queries = self._queries, {}
+        for answer in queries.values():
+            answer(None)
         try:
             self._handler.left(self)
         # The site that is told may fail; asyncio would only log that.
         except Exception as error:
             self._handler.failed(error)
+
+    def _answer(self, piece: OutputPiece) -> None:
+        if len(piece.content) > MOST_SHOWN:
+            raise ProtocolError(f"{len(piece.content)} bytes of output were not asked for")
+        answer = self._queries.pop(piece.query, None)
+        if answer is not None:  # else nobody waits any more
+            answer(piece)
 
     def _settle(self) -> None:
         self.settled.set()

@@ -1,9 +1,10 @@
 """The two ends between the engine and a worker, whether a socket lies between them or not."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from bursar.dispatch.wire import Hello, Welcome, WireJob
+from bursar.dispatch.wire import Hello, OutputPiece, OutputQuery, Welcome, WireJob
 from bursar.model.task import Outcome
 
 
@@ -32,6 +33,13 @@ class WorkerLink(Protocol):
 
     def acknowledge(self, count: int) -> None:
         """Tell the worker that so many further outcomes that came this way are durable."""
+
+    def ask_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
+        """
+        Ask what an attempt has printed, and call ``answer`` with that, at once or later.
+
+        With None where the worker is gone, or shows nothing before an attempt has ended.
+        """
 
     def leave(self) -> None:
         """Order the worker to end."""
@@ -64,6 +72,10 @@ class ClosedLink:
     def acknowledge(self, count: int) -> None:
         """Drop it."""
 
+    def ask_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
+        """Answer with None: the worker is not there."""
+        answer(None)
+
     def leave(self) -> None:
         """Drop it."""
 
@@ -76,6 +88,35 @@ class ClosedLink:
 
 NO_LINK = ClosedLink()
 """Link of every worker that is not connected."""
+
+
+SHOWING = 5.0
+"""Seconds for a worker to say what an attempt has printed."""
+
+
+async def read_output(
+    link: WorkerLink, task: int, attempt: int, stream: int, offset: int, most: int
+) -> OutputPiece | None:
+    """
+    Ask a worker what an attempt has printed; see :class:`bursar.dispatch.wire.OutputQuery`.
+
+    Returns
+    -------
+    OutputPiece or None
+        None where the worker is gone, stands still, or shows nothing before the end.
+    """
+    came: asyncio.Future[OutputPiece | None] = asyncio.get_running_loop().create_future()
+
+    def take(piece: OutputPiece | None) -> None:
+        if not came.done():
+            came.set_result(piece)
+
+    link.ask_output(OutputQuery(0, task, attempt, stream, offset, most), take)
+    try:
+        async with asyncio.timeout(SHOWING):
+            return await came
+    except TimeoutError:
+        return None
 
 
 class EngineLink(Protocol):

@@ -375,6 +375,8 @@ class AsyncServiceClient:
 
     remove = _request(calls.delete_file)
 
+    running_output = _request(calls.running_output)
+
     async def output(self, handle: str, task: int, stream: Stream = "stdout") -> bytes:
         """Return the whole output of a task, also when the result holds only a part."""
         return await transfers.read(self._connection, calls.get_output(handle, task, stream))

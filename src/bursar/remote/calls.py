@@ -25,6 +25,7 @@ from bursar.remote import route_queries, routes
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
 from bursar.remote.http_transport import Body, ClientResponse
 from bursar.remote.messages import Stream
+from bursar.remote.output_messages import RunningOutput
 from bursar.remote.route_queries import PAGE
 from bursar.remote.routes import BYTES, EVENTS, LONGEST_KEY, NDJSON, ApiRoute
 
@@ -321,6 +322,32 @@ def delete_file(handle: str, name: str) -> ApiCall[None]:
 def get_file(handle: str, name: str) -> ApiCall[None]:
     """Open a stream of a file's content."""
     return request(routes.GET_FILE, handle, _shortest(name))
+
+
+def running_output(
+    handle: str,
+    task: int,
+    serial: int = 0,
+    offsets: tuple[int, int] = (0, 0),
+    *,
+    wait: float = 0.0,
+) -> ApiCall[RunningOutput]:
+    """
+    Ask what a running task has printed.
+
+    Parameters
+    ----------
+    serial, offsets
+        Attempt of which so many bytes of stdout and stderr are there already; below 0: so many
+        bytes before the end.
+    wait
+        Seconds to wait for more.
+    """
+    out, err = offsets
+    call = request(
+        routes.RUNNING_OUTPUT, handle, task, serial=serial, stdout=out, stderr=err, wait=wait
+    )
+    return replace(call, wait=wait)
 
 
 def get_output(handle: str, task: int, stream: Stream) -> ApiCall[None]:

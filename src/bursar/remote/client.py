@@ -217,6 +217,7 @@ class ServiceClient(_BlockingFacade[AsyncServiceClient]):
     download = waiting(AsyncServiceClient.download)
     read = waiting(AsyncServiceClient.read)
     remove = waiting(AsyncServiceClient.remove)
+    running_output = waiting(AsyncServiceClient.running_output)
     output = waiting(AsyncServiceClient.output)
     save_output = waiting(AsyncServiceClient.save_output)
 

@@ -47,6 +47,26 @@ class ResultsQuery(RequestStruct, frozen=True):
     follow: bool = False
 
 
+class RunningOutputQuery(RequestStruct, frozen=True):
+    """
+    Ask for what a running task prints beyond what the client has.
+
+    Parameters
+    ----------
+    serial
+        The attempt of which the client has something; 0: none.
+    stdout, stderr
+        Bytes of that attempt that the client has; below 0: so many bytes before the end.
+    wait
+        Seconds to wait for more.
+    """
+
+    serial: Count = 0
+    stdout: Annotated[int, Meta(ge=-(2**53), le=2**53)] = 0
+    stderr: Annotated[int, Meta(ge=-(2**53), le=2**53)] = 0
+    wait: Annotated[float, Meta(ge=0, le=MOST_WAIT)] = 0.0
+
+
 class ThroughQuery(RequestStruct, frozen=True):
     """Select the results up to this cursor."""
 

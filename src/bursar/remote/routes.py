@@ -22,6 +22,7 @@ from bursar.remote import admin_messages as admin
 from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.messages import Name
+from bursar.remote.output_messages import RunningOutput
 from bursar.remote.route_queries import (
     Empty,
     FilesQuery,
@@ -30,6 +31,7 @@ from bursar.remote.route_queries import (
     PricesAheadQuery,
     PutQuery,
     ResultsQuery,
+    RunningOutputQuery,
     TasksQuery,
     ThroughQuery,
     UsageQuery,
@@ -283,6 +285,14 @@ FOLLOW_INSTANCE = _route(
     "The instance whenever it has changed, as server-sent events",
     kinds=(EVENTS,),
     headers=("Last-Event-ID",),
+)
+RUNNING_OUTPUT = _route(
+    f"GET {_INSTANCE}/tasks/{{task}}/output",
+    "running-output",
+    "read",
+    RunningOutput,
+    "What a running task has printed so far",
+    query=RunningOutputQuery,
 )
 OUTPUT = _route(
     f"GET {_INSTANCE}/tasks/{{task}}/{{stream}}",

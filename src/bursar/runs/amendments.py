@@ -3,7 +3,8 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -12,11 +13,15 @@ from bursar.dispatch.journal import is_written, read_journal
 from bursar.dispatch.journal_records import RunEvent
 from bursar.model.campaign import Goal
 from bursar.model.errors import BursarError, InputError
+from bursar.model.site import SiteFacts
 from bursar.runs.folder import RunFolder, append_durably, record_budget
 from bursar.runs.plan_file import read_plan, write_plan
 
 AMENDED = "amended"
 """Kind of the events with answers to amendments."""
+
+SITE_ADDED = "site-added"
+"""Kind of the events with answers about sites that were to be added."""
 
 EVERY = 0.2
 """Seconds between two checks for amendments."""
@@ -51,6 +56,37 @@ class Amendment(msgspec.Struct, frozen=True, kw_only=True):
     def of(self, goal: Goal) -> Goal:
         """Return the goal with these limits."""
         return replace(goal, deadline=self.deadline, budget=self.budget)
+
+
+class SiteAddition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    A site that a run may use from now on.
+
+    Parameters
+    ----------
+    id
+        Identity of the request, 16 hex digits.
+    """
+
+    id: str
+    site: SiteFacts
+
+
+class SiteAdditionReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    The running process's answer to a site that was to be added.
+
+    Parameters
+    ----------
+    site
+        Name of the site.
+    refused
+        Reason why the run does not use it; empty when it does.
+    """
+
+    id: str
+    site: str
+    refused: str = ""
 
 
 class AmendmentReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,8 +161,41 @@ def request_amendment(
     raise BursarError(f"run {folder.name} does not answer; its goal may change or not")
 
 
-async def receive_amendments(folder: RunFolder, amend: Callable[[Amendment], None]) -> None:
-    """Carry out amendments that are requested from now on."""
+def request_site(folder: RunFolder, facts: SiteFacts) -> SiteAdditionReply:
+    """
+    Ask the process that carries a run out to use a further site, and wait for the answer.
+
+    Raises
+    ------
+    InputError
+        When no process carries the run out.
+    BursarError
+        When there is no answer.
+    """
+    if not is_written(folder.journal_file):
+        raise InputError(
+            f"no process carries run {folder.name} out",
+            hint=f"bursar run --resume {folder.name} --detach goes on with it",
+        )
+    addition = SiteAddition(id=secrets.token_hex(8), site=facts)
+    append_durably(folder.amendments_file, msgspec.json.encode(addition) + b"\n")
+    until = time.monotonic() + 3 * PATIENCE  # a queue may have to be asked first
+    while time.monotonic() < until:
+        time.sleep(EVERY / 2)
+        for event in reversed(read_journal(folder.journal_file).events):
+            if event.kind == SITE_ADDED:
+                answer = msgspec.json.decode(event.text, type=SiteAdditionReply)
+                if answer.id == addition.id:
+                    return answer
+    raise BursarError(f"run {folder.name} does not answer; it may use {facts.name} or not")
+
+
+async def receive_amendments(
+    folder: RunFolder,
+    amend: Callable[[Amendment], None],
+    add: Callable[[SiteAddition], Awaitable[None]],
+) -> None:
+    """Carry out amendments, and add sites, that are requested from now on."""
     # Older requests have been answered, or nobody waits for their answer any more.
     seen = _size(folder)
     while True:
@@ -144,7 +213,9 @@ async def receive_amendments(folder: RunFolder, amend: Callable[[Amendment], Non
             try:
                 amend(msgspec.json.decode(line, type=Amendment))
             except (msgspec.MsgspecError, ValueError):
-                continue  # not from us: no process waits for an answer
+                # Else not from us: no process waits for an answer.
+                with suppress(msgspec.MsgspecError, ValueError):
+                    await add(msgspec.json.decode(line, type=SiteAddition))
 
 
 def expected_after(events: Sequence[RunEvent]) -> tuple[float | None, float | None]:

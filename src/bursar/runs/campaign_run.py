@@ -21,20 +21,27 @@ from bursar.formats.projects_toml import project_weight
 from bursar.market.account_records import paid_to
 from bursar.market.ledger import Ledger
 from bursar.model.campaign import Campaign
-from bursar.model.errors import BursarError, InputError
+from bursar.model.errors import BursarError
 from bursar.model.matching import Brokering
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.model.task import Status
 from bursar.report.progress import RunProgress
-from bursar.runs.amendments import AMENDED, Amendment, AmendmentReply, receive_amendments
+from bursar.runs.amendments import (
+    AMENDED,
+    Amendment,
+    AmendmentReply,
+    receive_amendments,
+)
 from bursar.runs.data_mover import StagedDataMover
-from bursar.runs.detached_runs import RunViews
+from bursar.runs.detached_runs import RunViews, answered
 from bursar.runs.environment import (
+    AddedSites,
     LifespanFactory,
     RecordListener,
     RunEnvironment,
     RunWork,
+    make_site,
 )
 from bursar.runs.execution import RunExecution
 from bursar.runs.folder import RunFolder, RunManifest, RunState, record_budget
@@ -53,6 +60,7 @@ from bursar.runs.run_watchers import (
     ProbeSupply,
     ReplanMonitor,
     RunSignals,
+    add_site,
     end_by_signals,
     show_progress,
     snapshot_of,
@@ -60,13 +68,10 @@ from bursar.runs.run_watchers import (
 from bursar.runs.supply import PlannedSupply, Replan, ScheduledSupply
 from bursar.runs.surviving_workers import WorkerContactFile, outlives
 from bursar.runs.task_needs import secrets_withheld
-from bursar.sites.local import LocalSite
 from bursar.sites.owners import OwnersBook
 from bursar.sites.owners_database import is_named, owners_file, user_name
 from bursar.sites.protocol import LastingSite, OpenableSite, Site
-from bursar.sites.site_elsewhere import site_elsewhere
 from bursar.supervisor import TaskSupervisor
-from bursar.worker.detached_workers import DetachedStarter, WorkerSpec
 
 if TYPE_CHECKING:
     from bursar.broker.economy import EconomyScheduler
@@ -277,9 +282,11 @@ async def _carry_out(
                     watches["the watch for tasks that take long"] = stragglers.watch()
                 if environment.amendable:
                     amend = partial(_amend, execution, folder, campaign, info, payments)
-                    watches["the watch for a changed goal"] = receive_amendments(folder, amend)
+                    add = partial(add_site, execution, environment, folder, info)
+                    watches["the watch for a changed goal"] = receive_amendments(folder, amend, add)
                     watches["the view for other processes"] = views.serve(
-                        lambda: snapshot_of(execution, campaign, plan, forecast)
+                        lambda: snapshot_of(execution, campaign, plan, forecast),
+                        partial(answered, execution.dispatcher),
                     )
                 if payments is not None:
                     ledger = execution.guard.ledger
@@ -386,7 +393,8 @@ def _real(
     owners = open_owners_book(info, folder)
     # A strategy and the broker buy processors job by job: each job waits for its own.
     by_task = info.policy.kind not in ("economy", "matched")
-    sites = {facts.name: _site(facts, folder, owners, by_task) for facts in info.sites}
+    sites = {facts.name: make_site(facts, folder, owners, by_task) for facts in info.sites}
+    late = AddedSites(sites, lambda facts: make_site(facts, folder, owners, by_task))
     prepare_lots(sites, info.policy.kind, campaign.goal.deadline)
     queues = [site for site in sites.values() if isinstance(site, OpenableSite)]
     match info.policy:
@@ -415,7 +423,9 @@ def _real(
         made = replace(made, contact=WorkerContactFile(folder.worker_contact, seconds))
     if owners is not None:
         made = replace(made, lifespan=_sharing(owners, info, folder, made.lifespan))
-    return replace(made, lifespan=_all_open(queues, made.lifespan)) if queues else made
+    if queues:
+        made = replace(made, lifespan=_all_open(queues, made.lifespan))
+    return replace(made, lifespan=late.around(made.lifespan), added=late)
 
 
 def open_owners_book(info: RunManifest, folder: RunFolder) -> OwnersBook | None:
@@ -463,24 +473,6 @@ def _sharing(
                 owners.close()
 
     return shared
-
-
-def _site(facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_task: bool) -> Site:
-    """Return the object that runs tasks at a site; the last two matter to local sites only."""
-    elsewhere = site_elsewhere(facts, run=folder.identity, folder=folder.path, pilots=folder.pilots)
-    if elsewhere is not None:
-        return elsewhere
-    if facts.kind != "local":
-        raise InputError(
-            f'site "{facts.name}" is {facts.kind}, which cannot run tasks', where=folder.name
-        )
-    starter = None
-    # Jobs that are bought one by one have an agreed end, and none of them could be taken over.
-    if by_task and outlives():
-        # Their complaints not to our standard error: whoever reads that waits for its end.
-        terms = WorkerSpec(inherits=True, errors=str(folder.worker_log.absolute()))
-        starter = DetachedStarter(terms)
-    return LocalSite(facts, places=owners, by_task=by_task, starter=starter)
 
 
 def _ending(

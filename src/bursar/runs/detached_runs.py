@@ -3,7 +3,8 @@ Runs that go on without the terminal that started them, and the views of a run f
 
 The process that carries a run out shows the run's state on a socket in the run's folder, which
 only the folder's user may connect to. Nobody has to look: without a viewer nothing is sent, and a
-viewer that stops reading is left behind.
+viewer that stops reading is left behind. A connection that asks for the output of tasks gets that
+in place of the state.
 """
 
 import asyncio
@@ -18,9 +19,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -30,6 +32,10 @@ from bursar.locking import LockHolder
 from bursar.model.errors import BursarError, InputError
 from bursar.report.progress import ProgressSnapshot
 from bursar.runs.folder import RunFolder
+from bursar.supervisor import TaskSupervisor
+
+if TYPE_CHECKING:
+    from bursar.engine.dispatcher import Dispatcher
 
 INTERVAL = 0.5
 """Seconds between two snapshots sent to viewers."""
@@ -48,6 +54,63 @@ ANSWER = 10.0
 """Seconds for which the start of a detached run waits for the first answer of a site."""
 
 
+class OutputRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    A request, one line of JSON, for what a running attempt has printed.
+
+    Parameters
+    ----------
+    task
+        Number of the task.
+    attempt
+        Number of the attempt; None: the one that runs.
+    stream
+        0: standard output; 1: standard error.
+    offset
+        First byte that is wanted; below 0: so many bytes before the end.
+    """
+
+    task: int
+    stream: Literal[0, 1]
+    attempt: int | None = None
+    offset: int = 0
+
+
+class OutputAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    What a running attempt has printed.
+
+    Parameters
+    ----------
+    attempt, site
+        Number of the attempt and its site; 0 and empty: no such attempt runs now.
+    start
+        Start of the attempt, as its outcome will state it; 0: its worker does not answer, or shows
+        output only when the attempt has ended.
+    offset, size
+        First byte of the content, and bytes that were printed so far.
+    content
+        At most :data:`MOST_IN_ANSWER` bytes.
+    """
+
+    attempt: int = 0
+    site: str = ""
+    start: float = 0.0
+    offset: int = 0
+    size: int = 0
+    content: bytes = b""
+
+
+OutputReading = Callable[[OutputRequest], Awaitable[OutputAnswer]]
+"""Asks the worker of a running attempt what the attempt has printed."""
+
+MOST_IN_ANSWER = 1 << 16
+"""Bytes of output in one answer."""
+
+_MOST_REQUEST = 1 << 12  # bytes of a request, more than any of ours
+_MOST_ANSWER = 1 << 18  # bytes of a line with an answer, more than any of ours
+
+
 class RunViewUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     One line of a view, as JSON.
@@ -58,10 +121,13 @@ class RunViewUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
         Line for people; empty: none.
     snapshot
         State of the run; None: as before.
+    output
+        Answer to an :class:`OutputRequest`; None: the line is none.
     """
 
     message: str = ""
     snapshot: ProgressSnapshot | None = None
+    output: OutputAnswer | None = None
 
 
 class RunViews:
@@ -71,15 +137,20 @@ class RunViews:
         self._folder = folder
         self._messages: deque[str] = deque(maxlen=_KEPT)
         self._viewers: set[asyncio.Transport] = set()
+        self._asking: set[asyncio.Transport] = set()
+        self._tasks: TaskSupervisor | None = None
+        self._read_output: OutputReading | None = None
 
     def notify(self, message: str) -> None:
         """Show a message, to later viewers too."""
         self._messages.append(message)
         self._send(self._viewers, RunViewUpdate(message=message))
 
-    async def serve(self, snapshot: Callable[[], ProgressSnapshot]) -> None:
+    async def serve(
+        self, snapshot: Callable[[], ProgressSnapshot], read_output: OutputReading
+    ) -> None:
         """
-        Show snapshots until cancelled.
+        Show snapshots, and the output of tasks to those who ask for that, until cancelled.
 
         Raises
         ------
@@ -98,14 +169,17 @@ class RunViews:
         except BaseException:
             listening.close()
             raise
+        self._read_output = read_output
         try:
-            while True:
-                if self._viewers:
-                    self._send(self._viewers, RunViewUpdate(snapshot=snapshot()))
-                await asyncio.sleep(INTERVAL)
+            async with TaskSupervisor() as self._tasks:
+                while True:
+                    if self._viewers:
+                        self._send(self._viewers, RunViewUpdate(snapshot=snapshot()))
+                    await asyncio.sleep(INTERVAL)
         finally:
+            self._tasks = None
             server.close()
-            for viewer in list(self._viewers):
+            for viewer in [*self._viewers, *self._asking]:
                 viewer.close()
             self._folder.views_socket.unlink(missing_ok=True)
 
@@ -118,6 +192,24 @@ class RunViews:
     def remove(self, viewer: asyncio.Transport) -> None:
         """Send a viewer nothing more."""
         self._viewers.discard(viewer)
+        self._asking.discard(viewer)
+
+    def ask(self, viewer: asyncio.Transport, line: bytes) -> None:
+        """Answer a viewer's request, who gets answers from now on and no state of the run."""
+        self._viewers.discard(viewer)
+        self._asking.add(viewer)
+        try:
+            request = msgspec.json.decode(line, type=OutputRequest)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            viewer.abort()  # of another version
+            return
+        if self._tasks is not None and not self._tasks.is_closed:
+            work, what = self._answer(viewer, request), f"show output of task {request.task}"
+            self._tasks.start(work, what, on_failure=lambda _: viewer.abort())
+
+    async def _answer(self, viewer: asyncio.Transport, request: OutputRequest) -> None:
+        assert self._read_output is not None
+        self._send([viewer], RunViewUpdate(output=await self._read_output(request)))
 
     def _send(self, viewers: Collection[asyncio.Transport], update: RunViewUpdate) -> None:
         if not viewers:
@@ -131,11 +223,12 @@ class RunViews:
 
 
 class _Viewer(asyncio.Protocol):
-    """The connection of a viewer, which only reads."""
+    """The connection of a viewer, which reads, or asks for output."""
 
     def __init__(self, views: RunViews) -> None:
         self._views = views
         self._transport: asyncio.Transport | None = None
+        self._asked = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to show the run."""
@@ -143,10 +236,40 @@ class _Viewer(asyncio.Protocol):
         self._transport = transport
         self._views.add(transport)
 
+    def data_received(self, data: bytes) -> None:
+        """Answer the requests for output."""
+        if self._transport is None:
+            return
+        *lines, self._asked = (self._asked + data).split(b"\n")
+        for line in lines:
+            self._views.ask(self._transport, line)
+        if len(self._asked) > _MOST_REQUEST:
+            self._transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop to show the run."""
         if self._transport is not None:
             self._views.remove(self._transport)
+
+
+async def answered(dispatcher: "Dispatcher", request: OutputRequest) -> OutputAnswer:
+    """Return what a run's dispatcher knows of a running attempt's output."""
+    shown = await dispatcher.show_output(
+        request.task, request.attempt, request.stream, request.offset, MOST_IN_ANSWER
+    )
+    if shown is None:
+        return OutputAnswer()
+    piece = shown.piece
+    if piece is None:
+        return OutputAnswer(attempt=shown.attempt, site=shown.site)
+    return OutputAnswer(
+        attempt=shown.attempt,
+        site=shown.site,
+        start=piece.start,
+        offset=piece.offset,
+        size=piece.size,
+        content=piece.content,
+    )
 
 
 @contextmanager
@@ -201,7 +324,7 @@ def _updates(folder: RunFolder, patience: float | None = None) -> Iterator[RunVi
                     yield msgspec.json.decode(line, type=RunViewUpdate)
 
 
-async def watch_run(folder: RunFolder) -> AsyncIterator[RunViewUpdate]:
+async def watch_run(folder: RunFolder) -> AsyncGenerator[RunViewUpdate, None]:
     """Yield what a run's process shows, until the connection ends; nothing if there is none."""
     with contextlib.suppress(OSError, ValueError):  # the latter for a line beyond all measure
         with _reachable(folder.views_socket) as path:
@@ -210,6 +333,43 @@ async def watch_run(folder: RunFolder) -> AsyncIterator[RunViewUpdate]:
             while (line := await lines.readline()).endswith(b"\n"):
                 with contextlib.suppress(msgspec.MsgspecError):  # of another version
                     yield msgspec.json.decode(line, type=RunViewUpdate)
+
+
+class OutputConnection:
+    """Asks the process that carries a run out, again and again, what attempts have printed."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, request: OutputRequest) -> OutputAnswer | None:
+        """Return the answer to a request; None: no process answers."""
+        try:
+            async with asyncio.timeout(ANSWER):
+                return await self._ask(request)
+        except (OSError, ValueError, msgspec.MsgspecError):  # ValueError: an endless line
+            self.close()
+            return None
+
+    async def _ask(self, request: OutputRequest) -> OutputAnswer | None:
+        if self._streams is None:
+            with _reachable(self._folder.views_socket) as path:
+                self._streams = await asyncio.open_unix_connection(str(path), limit=_MOST_ANSWER)
+        lines, writing = self._streams
+        writing.write(msgspec.json.encode(request) + b"\n")
+        while (line := await lines.readline()).endswith(b"\n"):
+            # Messages and states come before the first request has arrived there.
+            output = msgspec.json.decode(line, type=RunViewUpdate).output
+            if output is not None:
+                return output
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """Close the connection; the next request makes another."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
 
 
 def stop_run(folder: RunFolder) -> int | None:

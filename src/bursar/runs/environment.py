@@ -1,8 +1,8 @@
 """What a run carries out, and where: work, sites, supply and time, real or simulated."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -12,11 +12,17 @@ from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.core import DataAt
 from bursar.history.store import History
 from bursar.model.campaign import Campaign, Goal, Retry
+from bursar.model.errors import InputError
+from bursar.model.site import SiteFacts
 from bursar.model.task import Task
 from bursar.runs.folder import RunFolder
 from bursar.runs.supply import Delay, Supply
-from bursar.runs.surviving_workers import WorkerContactFile
-from bursar.sites.protocol import Site
+from bursar.runs.surviving_workers import WorkerContactFile, outlives
+from bursar.sites.local import LocalSite
+from bursar.sites.owners import OwnersBook
+from bursar.sites.protocol import OpenableSite, Site
+from bursar.sites.site_elsewhere import site_elsewhere
+from bursar.worker.detached_workers import DetachedStarter, WorkerSpec
 
 TICK = 0.2
 """Seconds between checks of the budget, at most."""
@@ -141,6 +147,8 @@ class RunEnvironment:
         Whether the run's end and cost are forecast again and again while it goes on.
     has_files
         Whether tasks make the files that they state; not in simulated time.
+    added
+        Takes further sites while the run goes on; None: there can be none.
     """
 
     sites: Mapping[str, Site]
@@ -161,3 +169,66 @@ class RunEnvironment:
     history: History | None = None
     is_forecast: bool = False
     has_files: bool = True
+    added: "AddedSites | None" = None
+
+
+def make_site(
+    facts: SiteFacts, folder: RunFolder, owners: OwnersBook | None, by_task: bool
+) -> Site:
+    """Return the object that runs tasks at a site; the last two matter to local sites only."""
+    elsewhere = site_elsewhere(facts, run=folder.identity, folder=folder.path, pilots=folder.pilots)
+    if elsewhere is not None:
+        return elsewhere
+    if facts.kind != "local":
+        raise InputError(
+            f'site "{facts.name}" is {facts.kind}, which cannot run tasks', where=folder.name
+        )
+    starter = None
+    # Jobs that are bought one by one have an agreed end, and none of them could be taken over.
+    if by_task and outlives():
+        # Their complaints not to our standard error: whoever reads that waits for its end.
+        terms = WorkerSpec(inherits=True, errors=str(folder.worker_log.absolute()))
+        starter = DetachedStarter(terms)
+    return LocalSite(facts, places=owners, by_task=by_task, starter=starter)
+
+
+class AddedSites:
+    """
+    Sites that are added while a run goes on, open until the run has ended.
+
+    Parameters
+    ----------
+    sites
+        Sites of the run by name, to which more are added.
+    make
+        Makes the object that runs tasks at a site.
+    """
+
+    def __init__(self, sites: dict[str, Site], make: Callable[[SiteFacts], Site]) -> None:
+        self.sites = sites
+        self._make = make
+        self._open = AsyncExitStack()
+
+    def around(self, lifespan: LifespanFactory) -> LifespanFactory:
+        """Return a lifespan after which the added sites are closed."""
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[None]:
+            async with self._open, lifespan():
+                yield
+
+        return opened
+
+    async def add(self, facts: SiteFacts) -> None:
+        """
+        Open a site and add it to those of the run.
+
+        Raises
+        ------
+        BursarError
+            When it cannot be used.
+        """
+        site = self._make(facts)
+        if isinstance(site, OpenableSite):
+            await self._open.enter_async_context(site.opened())
+        self.sites[facts.name] = site

@@ -99,6 +99,7 @@ RunState = Literal[
     "goal-stopped",
     "failed",
     "unsettled",
+    "cancelled",
 ]
 
 

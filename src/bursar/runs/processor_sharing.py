@@ -29,7 +29,7 @@ class ProcessorSharing:
         provision: AllocationProvisioner,
         guard: BudgetGuard,
     ) -> None:
-        self._sites = {n: site for n, site in sites.items() if isinstance(site, TaskSharingSite)}
+        self._sites = sites
         self._dispatcher = dispatcher
         self._provision = provision
         self._guard = guard
@@ -37,6 +37,8 @@ class ProcessorSharing:
     def update(self) -> None:
         """Ask for the shares of the moment, and start tasks on no more; called by each tick."""
         for name, site in self._sites.items():
+            if not isinstance(site, TaskSharingSite):
+                continue
             share = site.share(self._demand_at(name), self._leases_at(name))
             if share is not None:
                 self._dispatcher.limit(name, share)

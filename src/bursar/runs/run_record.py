@@ -57,6 +57,7 @@ EXIT_STATUS: dict[RunState, int] = {
     "probed": 130,
     "interrupted": 130,
     "unsettled": 6,
+    "cancelled": 130,
 }
 DEADLINE_MISSED = 5
 _CLOSE = 1e-9

@@ -8,17 +8,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.campaign import Campaign, Goal, odds_in_words
+from bursar.model.errors import BursarError
 from bursar.model.money import from_micros
 from bursar.model.plan import Plan
+from bursar.model.site import SiteFacts
 from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
 from bursar.report.tables import money, span
+from bursar.runs.amendments import SITE_ADDED, SiteAddition, SiteAdditionReply
+from bursar.runs.environment import RunEnvironment
 from bursar.runs.execution import RunExecution
+from bursar.runs.folder import RunFolder, RunManifest
 from bursar.runs.forecasting.live_forecast import ForecastUpdate
 from bursar.runs.forecasting.run_forecast import RunForecast
 from bursar.runs.notices import RunNotices
-from bursar.runs.supply import UNSENT, PlannedSupply
+from bursar.runs.supply import UNSENT, PlannedSupply, Supply
 
 if TYPE_CHECKING:
     pass
@@ -331,6 +338,57 @@ def snapshot_of(
             for site, (held, asked) in there.items()
         ),
     )
+
+
+# Sites that are added while the run goes on.
+
+
+async def add_site(
+    execution: RunExecution,
+    environment: RunEnvironment,
+    folder: RunFolder,
+    info: RunManifest,
+    addition: SiteAddition,
+) -> None:
+    """Let a run use a further site, and journal the answer; what is left is planned again."""
+    facts, supply = addition.site, environment.supply
+    known = next((site for site in info.sites if site.name == facts.name), None)
+    refused = "" if known == facts else _reason_against(facts, info, environment, supply)
+    if not refused and known is None:
+        try:
+            assert environment.added is not None
+            await environment.added.add(facts)
+        except BursarError as error:
+            refused = str(error)
+        else:
+            # Before anything is bought there: a later life must know the site of each lease.
+            info.sites.append(facts)
+            folder.write_info(info)
+    answer = SiteAdditionReply(id=addition.id, site=facts.name, refused=refused)
+    execution.note(SITE_ADDED, msgspec.json.encode(answer).decode())
+    if not refused and known is None:
+        said = f"site {facts.name} was added"
+        if isinstance(supply, PlannedSupply):
+            supply.plan_again(f"{said}: what is left is planned again", 1.0)
+        else:
+            execution.notify(said)
+
+
+def _reason_against(
+    facts: SiteFacts, info: RunManifest, environment: RunEnvironment, supply: Supply
+) -> str:
+    """Return why a site cannot be added to a run; empty: it can."""
+    if any(site.name == facts.name for site in info.sites):
+        return f"the run has another site of the name {facts.name}"
+    if info.policy.kind not in ("planned", "pool") or environment.added is None:
+        return "only runs that follow a plan or keep a pool take further sites"
+    if isinstance(supply, PlannedSupply) and not supply.can_rebuy:
+        return "the processors of its plan cannot be bought anew"
+    if facts.currency != info.sites[0].currency:
+        return f"the run counts in {info.sites[0].currency}, the site in {facts.currency}"
+    if facts.kind in ("remote", "dask") or facts.buying.negotiates or facts.resources:
+        return "a site that negotiates, or has counted resources, must be there from the begin"
+    return ""
 
 
 # A run of some tasks only, which ends with them.

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from bursar.dispatch.wire import Hello, Welcome, WireJob
+from bursar.dispatch.wire import Hello, OutputPiece, OutputQuery, Welcome, WireJob
 from bursar.engine.worker_link import EngineLink
 from bursar.model.errors import SiteError
 from bursar.model.task import Outcome
@@ -151,6 +151,10 @@ class ProxyWorker:
 
     def acknowledge(self, count: int) -> None:
         """Do nothing: nothing is reported twice."""
+
+    def ask_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
+        """Answer with None: an executor brings what a job printed when the job has ended."""
+        answer(None)
 
     def leave(self) -> None:
         """Order the worker to end."""

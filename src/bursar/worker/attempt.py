@@ -113,8 +113,7 @@ class Attempt:
         self._captures: list[OutputCapture | None] = [None, None]
         self._streams = [-1, -1]
         self._stays = bool(job.directory)  # where it runs is not its own, and not removed
-        # A task without files gets an empty folder that another one has used: making and removing
-        # one for each would cost thousands of short tasks a second dear.
+        # An empty folder that another task has used: one for each would cost short tasks dear.
         self._scratch = not (job.inputs or job.outputs or job.data or self._stays)
         self._seal: Callable[[bytes], bytes] | None = None
         self._folder = ""
@@ -155,7 +154,8 @@ class Attempt:
             except _ATTEMPT_ERRORS as error:
                 # Never outside of what it is to run in.
                 if not self._ignore or isinstance(step, Surrounding):
-                    return self._end(Status.FAILED, f"{_named(step)}: {_line(error)}")
+                    kind = type(step).__name__.lower()
+                    return self._end(Status.FAILED, f"{kind}: {_line(error)}")
                 continue
             if running:
                 return None
@@ -302,6 +302,10 @@ class Attempt:
     def captures(self) -> Iterator[OutputCapture]:
         """The captures of the attempt's output streams."""
         return (capture for capture in self._captures if capture is not None)
+
+    def shown(self, stream: int) -> OutputCapture | None:
+        """Return the capture of a stream that may be shown now; None: a file's, or sealed."""
+        return self._captures[stream] if self._seal is None else None
 
     @property
     def callee(self) -> Any:
@@ -588,10 +592,6 @@ class Attempt:
                 # use of it.
                 os.rename(self._folder, self._own_folder())
         self.home.give_scratch(self._folder, self._changed)
-
-
-def _named(step: Step) -> str:
-    return type(step).__name__.lower()
 
 
 def _line(error: Exception) -> str:

@@ -346,4 +346,5 @@ def hello_of(settings: WorkerSettings, holds: tuple[tuple[int, int], ...] = ()) 
         memory,
         f"{socket.gethostname()}:{group}",
         settings.deaths,
+        shows_output=True,
     )

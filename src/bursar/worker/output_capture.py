@@ -68,6 +68,32 @@ class OutputCapture:
                 return
             at_most -= 1
 
+    def read(self, offset: int, at_most: int) -> tuple[bytes, int, int]:
+        """
+        Return part of what was read of the stream so far, and leave all of it where it is.
+
+        Parameters
+        ----------
+        offset
+            First byte; below 0: so many bytes before the end.
+        at_most
+            Bytes to return.
+
+        Returns
+        -------
+        content : bytes
+            Nothing where the stream cannot be written down.
+        offset : int
+            First byte of the content.
+        size : int
+            Bytes that were read so far.
+        """
+        size = len(self._content) if self._file < 0 else os.fstat(self._file).st_size
+        begin = max(0, size + offset) if offset < 0 else min(offset, size)
+        if self._file < 0:
+            return self._content[begin : begin + at_most], begin, size
+        return os.pread(self._file, at_most, begin), begin, size
+
     def take_short(self) -> bytes | None:
         """
         Return all of the stream, whose writers have ended, if it is short, and empty the capture.

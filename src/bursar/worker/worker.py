@@ -38,6 +38,7 @@ from bursar.dispatch.linux_processes import (
 from bursar.dispatch.prefetch import WaitLimit
 from bursar.dispatch.wire import (
     BATCH_SIZE,
+    MOST_SHOWN,
     NONSENSE,
     CancelTasks,
     FrameDecoder,
@@ -48,6 +49,8 @@ from bursar.dispatch.wire import (
     LeaveRequest,
     OutcomeAck,
     OutcomeReport,
+    OutputPiece,
+    OutputQuery,
     ProtocolError,
     ReturnedJobs,
     SealKey,
@@ -382,6 +385,8 @@ class Worker:
             case SealKey(pem):
                 if self._place is not None and self._settings.seal_pem:
                     self._place.change_seal_key(pem)
+            case OutputQuery():
+                self._send(frame(self._output(message)))
             case LeaveOrder():
                 self._leaving = True
 
@@ -523,6 +528,20 @@ class Worker:
         for capture in attempt.captures:
             if self._streams.pop(capture.reader, None) is not None:
                 self._poll.unregister(capture.reader)
+
+    def _output(self, query: OutputQuery) -> OutputPiece:
+        """Return what an attempt has printed, as far as this process has read the pipe."""
+        attempt = self._tasks.get(query.task)
+        if attempt is None or attempt.job.attempt != query.attempt:
+            return OutputPiece(query.query)
+        capture = attempt.shown(query.stream)
+        if capture is None:
+            return OutputPiece(query.query, attempt.start)
+        # Of a young attempt the pipe is not touched: a callee may still read that itself.
+        if capture.reader in self._streams:
+            capture.drain()
+        content, offset, size = capture.read(query.offset, min(query.most, MOST_SHOWN))
+        return OutputPiece(query.query, attempt.start, offset, size, content)
 
     # Calls.
 

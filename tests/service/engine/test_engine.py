@@ -287,7 +287,7 @@ def test_nobody_elses_instance_is_there(world: World) -> None:
             lambda: engine.instance("bob", handle),
             lambda: engine.tasks("bob", handle, 0, 1),
             lambda: engine.home("bob", handle),
-            lambda: engine.output("bob", handle, 0, "stdout"),
+            lambda: engine.outputs.file("bob", handle, 0, "stdout"),
         ):
             with pytest.raises(ServiceError) as refused:
                 call()
@@ -1124,11 +1124,11 @@ def test_long_streams_are_found_by_name(world: World) -> None:
     world.end("w", first.task, stdout_size=10**6)
     world.end("w", second.task, stdout=b"x", stdout_size=1)
     expected = f"{first.folder}.{first.attempt}.stdout"
-    assert world.engine.output("ann", handle, 0, "stdout") == expected
+    assert world.engine.outputs.file("ann", handle, 0, "stdout") == expected
     with pytest.raises(ServiceError, match="no file"):
-        world.engine.output("ann", handle, 1, "stdout")
+        world.engine.outputs.file("ann", handle, 1, "stdout")
     world.restart()
-    assert world.engine.output("ann", handle, 0, "stdout") == expected
+    assert world.engine.outputs.file("ann", handle, 0, "stdout") == expected
     world.run(world.engine.forget("ann", handle, 2))
     with pytest.raises(ServiceError, match="no file"):
-        world.engine.output("ann", handle, 0, "stdout")
+        world.engine.outputs.file("ann", handle, 0, "stdout")

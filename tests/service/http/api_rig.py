@@ -17,6 +17,7 @@ from bursar.model.provisioning import ProcessorDemand
 from bursar.remote import market_messages as market
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo
+from bursar.remote.output_messages import RunningOutput
 from bursar.service.config import HttpLimits
 from bursar.service.http.app import ServiceApi
 from bursar.service.http.dependencies import ApiDependencies
@@ -130,7 +131,15 @@ class FakeEngine:
     def homes(self, user: str) -> Sequence[Path]:
         return [held.home for held in self.held.values() if held.owner == user]
 
-    def output(self, user: str, handle: str, task: int, stream: str) -> str:
+    @property
+    def outputs(self) -> "FakeEngine":
+        return self
+
+    async def running(self, user: str, handle: str, task: int, *_: Any) -> RunningOutput:
+        self._mine(user, handle)
+        return RunningOutput(task, "running", serial=7, shown=True)
+
+    def file(self, user: str, handle: str, task: int, stream: str) -> str:
         if task >= len(self._mine(user, handle).tasks):
             raise ServiceError("not-found", 404, "there is no file with what the task printed")
         return f"{task}.1.{stream}"

@@ -30,6 +30,7 @@ from bursar.engine.figures import EngineFigures
 from bursar.engine.ready_tasks import MASK
 from bursar.engine.run_tasks import RunTasks
 from bursar.engine.transactions import EngineTransaction
+from bursar.engine.worker_link import ClosedLink
 from bursar.engine.worker_slots import WorkerSlot
 from bursar.model.campaign import Retry
 from bursar.model.errors import BursarError
@@ -171,7 +172,7 @@ class _Life:
 
 
 @dataclass(slots=True, eq=False)
-class _Link:
+class _Link(ClosedLink):
     """
     One connection of a worker; each direction delivers in order, until the connection breaks.
 
@@ -216,9 +217,6 @@ class _Link:
     def acknowledge(self, count: int) -> None:
         told, self.accepted = self.accepted[:count], self.accepted[count:]
         self._send(partial(self.worker.acknowledged, count, told))
-
-    def leave(self) -> None:
-        """Do nothing: workers stay."""
 
     def hang_up(self) -> None:
         self.abort()

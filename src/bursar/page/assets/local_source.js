@@ -55,7 +55,7 @@ export const localSource = (token, { signedOut, connection }) => {
 
   return {
     kind: "local",
-    can: new Set(["runs", "compare", "tasks", "output", "amend", "stop", "resume", "retry", "label", "plan", "start", "sites", "money"]),
+    can: new Set(["runs", "compare", "tasks", "output", "follow", "amend", "stop", "cancel", "add-site", "resume", "retry", "label", "plan", "start", "sites", "money"]),
 
     runs: () => json("/api/runs"),                                              // {folder, runs: [row]}
     watchRuns: (told) => watch("/api/runs/events", told),                        // told("runs", {changed, gone}); returns what ends it
@@ -67,6 +67,7 @@ export const localSource = (token, { signedOut, connection }) => {
       const response = await ask(`${run(name)}/tasks/${number}/${stream}?${query({ attempt, offset })}`);
       return { text: await response.text(), size: Number(response.headers.get("X-Size")), next: Number(response.headers.get("X-Next")) };
     },
+    follow: (name, number, tail, told) => watch(`${run(name)}/tasks/${number}/output/events?${query({ tail })}`, told), // "output" {stream, attempt, offset, text}, "note" {attempt, text}, "end" {attempt, status}
     compare: (first, second) => json(`/api/compare?${query({ first, second })}`),
     sites: (file) => json(`/api/sites?${query({ file })}`),
     money: () => json("/api/money"),
@@ -75,6 +76,8 @@ export const localSource = (token, { signedOut, connection }) => {
 
     amend: (name, change) => act(`${run(name)}/amend`, change),                  // {deadline, budget, dry_run}
     stop: (name) => act(`${run(name)}/stop`),
+    cancel: (name) => act(`${run(name)}/cancel`),                                // {run, state}
+    addSites: (name, wanted) => act(`${run(name)}/sites`, wanted),               // {file, sites}; {run, added, refused}
     resume: (name) => act(`${run(name)}/resume`),
     retry: (name, tasks) => act(`${run(name)}/retry`, { tasks }),
     label: (name, change) => act(`${run(name)}/labels`, change),                 // {add, remove, note}

@@ -1,6 +1,7 @@
 // Money: accounts of the ledger with their statements, and how forecasts came out.
 
 import { button, el, make, section, table } from "./elements.js";
+import { purchaseSections } from "./bought.js";
 import { exact, moment, percent, whole } from "./format.js";
 
 // A movement of money: what comes in has its sign, too.
@@ -9,9 +10,9 @@ const signed = (micros) => el("span", `${micros > 0 ? "+" : ""}${exact(micros)}`
 
 export const moneyView = (source, host) => {
   let closed = false;
-  const accounts = make("div", { class: "part" }, el("p", "Reading the ledger …", "note")), statement = make("div"), record = make("div", { class: "part" }, el("p", "Reading the record …", "note"));
+  const accounts = make("div", { class: "part" }, el("p", "Reading the ledger …", "note")), statement = make("div"), bought = make("div", { class: "grid" }), record = make("div", { class: "part" }, el("p", "Reading the record …", "note"));
   host.append(make("div", { class: "head" }, make("div", {}, el("h1", "Money"), el("p", "The ledger over all runs, and how well runs were forecast.", "lead"))),
-    make("div", { class: "grid" }, section("Accounts", { id: "accounts", wide: true }, accounts), section("Forecasts kept", { id: "record", wide: true }, record)));
+    make("div", { class: "grid" }, section("Accounts", { id: "accounts", wide: true }, accounts), section("Forecasts kept", { id: "record", wide: true }, record)), bought);
 
   const open = async (name) => {
     statement.replaceChildren(el("p", "Reading the statement …", "note"));
@@ -28,8 +29,9 @@ export const moneyView = (source, host) => {
     } catch (error) { if (!closed) statement.replaceChildren(el("p", error.message, "problem")); }
   };
   const load = async () => {
-    const { accounts: book } = await source.money();
+    const said = await source.money(), { accounts: book } = said;
     if (closed) return;
+    bought.replaceChildren(...purchaseSections(said));
     if (!book || !book.accounts.length) { accounts.replaceChildren(make("p", { class: "note" }, "There is no ledger yet. ", el("code", "bursar ledger open NAME"), " creates one; runs with ", el("code", "--account NAME"), " are paid from it.")); return; }
     const quota = (one) => one.quota_micros === null ? "" : `${amount(one.used_micros)} of ${amount(one.quota_micros)} by ${one.quota_per}`;
     accounts.replaceChildren(el("p", `${exact(book.granted_micros)} ${book.currency} were granted in all; the book has ${whole(book.rows)} rows.`, "note"),

@@ -69,8 +69,8 @@ export const planView = (source, host) => {
     offer.kind === "share" ? `Within the goal ${whole(offer.tasks)} of the tasks (${percent(offer.share)}) can be run, in ${time(offer.makespan_s)} for ${money(offer.cost, currency)}.`
       : `All ${whole(offer.tasks)} tasks take ${time(offer.makespan_s)} and cost ${money(offer.cost, currency)}, with a margin of ${time(offer.margin_s)}. `,
     offer.kind !== "share" && button("Plan with this", () => {
-      if (offer.kind === "time" || offer.kind === "both") inputs.deadline.value = `${Math.ceil(offer.makespan_s)} s`;
-      if (offer.kind === "cost" || offer.kind === "money" || offer.kind === "both") inputs.budget.value = `${offer.cost} ${currency}`;
+      if (offer.kind === "time") inputs.deadline.value = `${Math.ceil(offer.makespan_s)} s`;
+      if (offer.kind === "budget") inputs.budget.value = `${offer.cost} ${currency}`;
       plan();
     })));
 

@@ -6,6 +6,8 @@ import { RunView } from "./run_view.js";
 import { tasksView } from "./tasks_view.js";
 import { taskView } from "./task_view.js";
 import { runAddress } from "./runs_view.js";
+import { addSite } from "./add_site.js";
+import { cancel } from "./cancel_action.js";
 import * as actions from "./actions.js";
 
 export const runPage = (source, host, route) => {
@@ -29,11 +31,13 @@ export const runPage = (source, host, route) => {
     if (tools.dataset.key === key) return;
     tools.dataset.key = key;
     const over = !doc.isLive, tries = [];
-    if (can("amend") && now !== "finished") tries.push(button("Change goal …", () => actions.amend(source, name, doc.summary)));
-    if (can("retry") && over && failed) tries.push(button("Run failed again …", () => actions.retry(source, name, [], doc.counts.failed)));
+    if (can("amend") && !["finished", "cancelled"].includes(now)) tries.push(button("Change goal …", () => actions.amend(source, name, doc.summary)));
+    if (can("retry") && over && failed && now !== "cancelled") tries.push(button("Run failed again …", () => actions.retry(source, name, [], doc.counts.failed)));
     if (can("label") && labels) tries.push(button("Tags …", async () => { const made = await actions.label(source, name, labels); if (made) { labels = { ...labels, ...made }; showHead(); } }));
-    if (can("resume") && over && !["finished", "failed"].includes(now)) tries.push(button("Resume …", () => actions.resume(source, name), "primary"));
+    if (can("resume") && over && !["finished", "failed", "cancelled"].includes(now)) tries.push(button("Resume …", () => actions.resume(source, name), "primary"));
     if (can("stop") && !over) tries.push(button("Stop …", () => actions.stop(source, name), "danger"));
+    if (can("add-site") && !over) tries.push(button("Add sites …", () => addSite(source, name)));
+    if (can("cancel") && !["finished", "cancelled"].includes(now)) tries.push(button("Cancel …", () => cancel(source, name), "danger"));
     const held = document.activeElement && tools.contains(document.activeElement) ? document.activeElement.textContent : null;
     tools.replaceChildren(...tries);
     if (held) (tries.find((one) => one.textContent === held) || tries[0])?.focus();

@@ -32,7 +32,7 @@ export const serviceSource = (token, { signedOut, connection }) => {
 
   return {
     kind: "service",
-    can: new Set(["runs", "sites", "money"]),
+    can: new Set(["runs", "sites", "money", "follow"]),
 
     site: () => json("/site"),
     account: () => json("/account"),
@@ -51,6 +51,31 @@ export const serviceSource = (token, { signedOut, connection }) => {
     tasks: (id, after, limit) => json(`${instance(id)}/tasks?after=${after}&limit=${limit}`), // {tasks, next}
     results: (id, after, limit) => json(`${instance(id)}/results?after=${after}&limit=${limit}`),
     output: async (id, task, stream) => (await ask(`${instance(id)}/tasks/${task}/${stream}`)).text(),
+    follow: (id, task, tail, told) => {                                          // as the method of local_source.js
+      let over = false, serial = 0, have = { stdout: -tail, stderr: -tail }, decoders;
+      const part = async () => {
+        const said = await json(`${instance(id)}/tasks/${task}/output?${new URLSearchParams({ serial, ...have, wait: 20 })}`);
+        if (over) return;
+        if (said.result !== undefined && said.result !== null) { told("end", { status: said.state }); return; }
+        told("note", { text: said.serial && !said.shown ? "Its output comes with its result." : said.state });
+        if (said.serial && said.serial !== serial) { serial = said.serial; have = { stdout: 0, stderr: 0 }; decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() }; }
+        for (const stream of said.shown ? ["stdout", "stderr"] : []) {
+          const { offset = 0, text = "", base64 = "" } = said[stream] || {};
+          const bytes = base64 ? Uint8Array.from(atob(base64), (one) => one.charCodeAt(0)) : new TextEncoder().encode(text);
+          have[stream] = offset + bytes.length;
+          told("output", { stream, text: decoders[stream].decode(bytes, { stream: true }) });
+        }
+      };
+      const go = async () => {
+        while (!over) {
+          const began = Date.now();
+          try { await part(); } catch (error) { told("note", { text: error.message }); if (error.status >= 400 && error.status < 500 && error.status !== 429) return; }
+          if (Date.now() - began < 300) await new Promise((resolve) => setTimeout(resolve, 1000));
+        }
+      };
+      go();
+      return () => { over = true; };
+    },
     cancel: (id) => json(`${instance(id)}/cancel`, { method: "POST", body: {} }),
     destroy: (id) => ask(instance(id), { method: "DELETE" }),
   };

@@ -2,6 +2,7 @@
 
 import { button, el, figure, link, make, pill, section, table } from "./elements.js";
 import { ask, toast } from "./dialogs.js";
+import { followChosen } from "./follow_output.js";
 import { exact, moment, money, num, percent, time, whole } from "./format.js";
 
 const REFRESH = 4000; // milliseconds between two looks at a list that nobody streams
@@ -45,6 +46,7 @@ export const instancesView = (source, host) => {
 export const instanceView = (source, host, route) => {
   const id = route.parts[0];
   const figures = make("dl", { id: "figures", class: "figures" }), note = el("p", "", "note"), tasks = make("div"), output = make("div"), title = el("h1", id);
+  const followed = followChosen(source, id);
   let info = null, closed = false, currency = "", rows = [], after = 0, busy = false, stop = () => {};
 
   const show = () => {
@@ -93,7 +95,7 @@ export const instanceView = (source, host, route) => {
   const buttons = make("div", { class: "actions" },
     button("Cancel tasks", act("Cancel all tasks that have not ended? Each still has a result.", "Cancel the tasks", true, () => source.cancel(id), () => toast("The tasks are cancelled."))),
     button("Delete", act("Delete this instance with its results and files? This cannot be undone.", "Delete it", true, () => source.destroy(id), () => { location.hash = "#/runs"; }), "danger"));
-  host.append(make("div", { class: "head" }, make("div", {}, title, el("p", id, "lead")), buttons), figures, note, make("div", { class: "grid" }, section("Ended tasks", { id: "tasks", wide: true }, tasks)), output);
+  host.append(make("div", { class: "head" }, make("div", {}, title, el("p", id, "lead")), buttons), figures, note, make("div", { class: "grid" }, section("Ended tasks", { id: "tasks", wide: true }, tasks), section("A task that runs", { id: "running", wide: true }, followed.node)), output);
 
   const begin = async () => {
     try {
@@ -108,7 +110,7 @@ export const instanceView = (source, host, route) => {
     } catch (error) { if (!closed) { figures.replaceChildren(el("p", error.message, "problem")); drawn(); } }
   };
   begin();
-  return { close() { closed = true; stop(); } };
+  return { close() { closed = true; stop(); followed.close(); } };
 };
 
 export const accountView = (source, host) => {

@@ -1,6 +1,7 @@
 // Sites: what they have, what is free, what it costs now.
 
 import { button, el, make, scrolled, section } from "./elements.js";
+import { useSections } from "./bought.js";
 import { bytes, num, time, whole } from "./format.js";
 
 const KEY = "bursar-sites-file";
@@ -13,7 +14,8 @@ export const sitesView = (source, host) => {
   let closed = false, turn = 0;
 
   const hourly = (site) => { const price = site.price_now ?? site.unit_price; return price === null || price === undefined ? "unknown" : `${num(price * 3600)} ${site.currency}`; };
-  const show = (sites) => {
+  const show = (said) => {
+    const { sites } = said;
     const row = (site) => make("tr", {},
       make("td", {}, el("b", site.name), el("small", site.kind)),
       make("td", {}, site.error ? el("span", "no answer", "pill bad") : el("span", "answers", "pill good")),
@@ -25,7 +27,8 @@ export const sitesView = (source, host) => {
     const heads = ["Site", "State", "#Free processors", "#Wait now", "#Processor hour", "#Speed", "#Memory"];
     place.replaceChildren(make("div", { class: "card" }, scrolled(make("table", { class: "list plain" }, make("thead", {}, make("tr", {}, heads.map((h) => make("th", { scope: "col", class: h[0] === "#" ? "num" : null }, h.replace("#", ""))))), make("tbody", {}, sites.map(row))), "sites")),
       ...sites.filter((site) => site.error).map((site) => el("p", `${site.name}: ${site.error}`, "problem")),
-      ...sites.filter((site) => site.hosts && site.hosts.length).map((site) => section(`Hosts of ${site.name}`, {}, el("pre", site.hosts.map((one) => typeof one === "string" ? one : JSON.stringify(one)).join("\n")))));
+      ...sites.filter((site) => site.hosts && site.hosts.length).map((site) => section(`Hosts of ${site.name}`, {}, el("pre", site.hosts.map((one) => typeof one === "string" ? one : JSON.stringify(one)).join("\n")))),
+      ...useSections(said));
   };
   const load = async () => {
     const mine = ++turn;
@@ -33,7 +36,7 @@ export const sitesView = (source, host) => {
     place.replaceChildren(el("p", "Asking the sites …", "note"));
     try {
       const said = await source.sites(file.value.trim());
-      if (!closed && mine === turn) show(said.sites);
+      if (!closed && mine === turn) show(said);
     } catch (error) { if (!closed && mine === turn) place.replaceChildren(el("p", error.message, "problem")); }
     document.documentElement.dataset.drawn = performance.now().toFixed(0);
   };

@@ -3,12 +3,13 @@
 import { button, el, link, make, pill, section, table } from "./elements.js";
 import { bytes, num, time, whole } from "./format.js";
 import { runAddress } from "./runs_view.js";
+import { followOutput } from "./follow_output.js";
 import * as actions from "./actions.js";
 
 const MOST = 400000; // characters of output that are shown
 
 export const taskView = (source, host, session, number) => {
-  let closed = false, said = null, due = 0;
+  let closed = false, said = null, due = 0, following = null;
   const place = make("div", {}, el("p", "Reading the task …", "note"));
   host.append(place);
 
@@ -54,6 +55,7 @@ export const taskView = (source, host, session, number) => {
     const tools = make("div", { class: "actions" });
     if (source.can.has("retry") && !session.doc.isLive && last && last.status !== "succeeded") tools.append(button("Run again …", () => actions.retry(source, session.name, [said.task], 1)));
     const next = (step, word) => { const to = number + step; return to >= 0 && to < session.doc.summary.tasks ? link(word, runAddress(session.name, "tasks", to)) : el("span", word, "note"); };
+    if (said.running && !following && source.can.has("follow")) following = followOutput(source, session.name, number, () => { following = null; if (!closed) load().catch(failed); });
     place.replaceChildren(
       make("div", { class: "head" }, make("div", { class: "title" }, make("h2", { class: "large" }, said.task), pill(state)), make("div", { class: "actions" }, tools, make("span", { class: "turn" }, next(-1, "previous"), next(1, "next")))),
       make("div", { class: "grid" },
@@ -65,6 +67,7 @@ export const taskView = (source, host, session, number) => {
         section("Attempts", { id: "attempts", wide: true }, table(["#attempt", "state", "site", "lease", "#start", "#took", "#user", "#system", "#memory", "#exit status", "*reason"],
           attempts.map((a) => [a.attempt, pill(a.status), a.site, a.lease, time(a.start_s), time(a.runtime_s), time(a.user_s), time(a.system_s), bytes(a.max_rss), a.exit_code ?? "", a.reason]), said.running ? "The first attempt is running." : "It has not run yet.", "attempts")),
         said.why.length > 0 && section("Why there", { id: "why", wide: true }, ...why(said.why)),
+        following && section("Output as it comes", { id: "following", wide: true }, following.node),
         attempts.length > 0 && source.can.has("output") && section("Output", { id: "output", wide: true }, ...output(attempts))));
   };
 
@@ -85,7 +88,7 @@ export const taskView = (source, host, session, number) => {
       if (!parts.includes("state") && last && last.final && !said.running) return;
       due = setTimeout(() => { due = 0; load().catch(failed); }, 1000);
     },
-    close() { closed = true; clearTimeout(due); },
+    close() { closed = true; clearTimeout(due); following?.close(); },
   };
 };
 

@@ -11,7 +11,7 @@ from bursar.dispatch.journal import is_written
 from bursar.model.errors import BursarError, InputError
 from bursar.runs.folder import RunFolder
 
-ENDED = ("finished", "failed", "probed")
+ENDED = ("finished", "failed", "probed", "cancelled")
 """States of runs that may be deleted unless others are asked for."""
 NEVER = ("new", "running", "unsettled", "damaged")
 """States of runs that are never deleted: somebody may still carry them out, or owes money."""

@@ -51,6 +51,7 @@ from bursar.service.engine.recording import ResultRecorder, TaskEnd
 from bursar.service.engine.restoring import InstanceRestorer
 from bursar.service.engine.results import RecentResults, RecordedResults
 from bursar.service.engine.submitting import SubmissionRecorder
+from bursar.service.engine.task_output import TaskOutputs
 from bursar.service.engine.tasks import NAMES
 from bursar.service.interfaces import (
     ENGINE_KINDS,
@@ -187,6 +188,7 @@ class ServiceEngine:
             processors=processors,
             memory=memory,
         )
+        self.outputs = TaskOutputs(self._index, self._scheduler)
         self._cancelling = TaskCanceller(
             journal=journal,
             dispatching=self.dispatching,
@@ -342,20 +344,6 @@ class ServiceEngine:
     def homes(self, user: str) -> list[Path]:
         """Return the folders of all instances of a user."""
         return [self._lifecycle.home_of(instance) for instance in self._index.of(user)]
-
-    def output(self, user: str, handle: str, task: int, stream: str) -> str:
-        """
-        Return the name, in ``logs``, of the file with a task's output.
-
-        Raises
-        ------
-        ServiceError
-            404, when there is none: the stream came with the result, or the task has not ended.
-        """
-        serial = self._index.mine(user, handle).results.logs.get(task)
-        if serial is None:
-            raise ServiceError("not-found", 404, "there is no file with what the task printed")
-        return log_name(str(task), serial, stream)
 
     async def destroy(self, user: str, handle: str) -> None:
         """Cancel an instance's tasks and delete the instance with all results and files."""

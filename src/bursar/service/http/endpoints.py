@@ -83,6 +83,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     _endpoint(routes.RESULTS, handlers.show_results),
     _endpoint(routes.FORGET, handlers.forget_results),
     _endpoint(routes.FOLLOW_INSTANCE, handlers.follow_instance),
+    _endpoint(routes.RUNNING_OUTPUT, handlers.show_running_output),
     _endpoint(routes.OUTPUT, handlers.show_output),
     _endpoint(routes.FILES, handlers.show_files),
     _endpoint(routes.GET_FILE, handlers.get_file),

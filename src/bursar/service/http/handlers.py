@@ -16,6 +16,7 @@ from bursar.market.trade_messages import AnyMessage
 from bursar.model.money import Pricing
 from bursar.remote import market_messages as market
 from bursar.remote import messages as api
+from bursar.remote import output_messages
 from bursar.remote.admin_messages import NewToken, Overview, TokenInfo, TokenList
 from bursar.remote.route_queries import (
     Empty,
@@ -25,6 +26,7 @@ from bursar.remote.route_queries import (
     PricesAheadQuery,
     PutQuery,
     ResultsQuery,
+    RunningOutputQuery,
     TasksQuery,
     ThroughQuery,
     UsageQuery,
@@ -526,8 +528,22 @@ async def _next(changes: AsyncIterator[api.InstanceInfo]) -> api.InstanceInfo | 
 async def show_output(call: AuthorizedRequest) -> HttpResponse | StreamingResponse:
     """Return a stream of a task's output that is too long for the result."""
     engine = call.service.engine
-    name = engine.output(call.user, call.handle, call.path["task"], call.path["stream"])
+    name = engine.outputs.file(call.user, call.handle, call.path["task"], call.path["stream"])
     return await send_file(call, engine.home(call.user, call.handle) / "logs", (name,))
+
+
+async def show_running_output(
+    call: AuthorizedRequest, query: RunningOutputQuery
+) -> output_messages.RunningOutput:
+    """Return what a running task has printed."""
+    return await call.service.engine.outputs.running(
+        call.user,
+        call.handle,
+        call.path["task"],
+        query.serial,
+        (query.stdout, query.stderr),
+        query.wait,
+    )
 
 
 def _last_event(call: AuthorizedRequest) -> int | None:

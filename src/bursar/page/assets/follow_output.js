@@ -1,0 +1,41 @@
+// What a task prints while it runs: both streams in one box, as they come.
+
+import { button, el, make } from "./elements.js";
+
+const TAIL = 65536; // bytes of each stream that are there already and are shown
+const MOST = 400000; // characters that stay in the box
+
+// Returns {node, close}; over() is called when the task has ended.
+export const followOutput = (source, run, number, over) => {
+  const text = make("pre", { class: "output", tabindex: "0", "aria-label": "Output as it comes" });
+  const state = el("p", "Following …", "note");
+  state.setAttribute("aria-live", "polite");
+  let length = 0;
+  const stop = source.follow(run, number, TAIL, (event, data) => {
+    if (event === "note") state.textContent = data.text;
+    else if (event === "end") { stop(); over(); }
+    else if (event === "output" && data.text) {
+      const stays = text.scrollHeight - text.scrollTop - text.clientHeight < 30; // who has scrolled up reads
+      text.append(data.stream === "stderr" ? el("span", data.text, "bad") : data.text);
+      length += data.text.length;
+      while (length > MOST && text.firstChild !== text.lastChild) { length -= text.firstChild.textContent.length; text.firstChild.remove(); }
+      if (stays) text.scrollTop = text.scrollHeight;
+    }
+  });
+  return { node: make("div", {}, state, text), close: stop };
+};
+
+// A field for the number of a task, and what that prints; returns {node, close}.
+export const followChosen = (source, run) => {
+  const number = make("input", { id: "follow-number", type: "number", min: "0", step: "1", value: "0" }), place = make("div");
+  let following = null;
+  const begin = () => {
+    following?.close();
+    following = followOutput(source, run, Number(number.value), () => place.append(el("p", "The task has ended.", "note")));
+    place.replaceChildren(following.node);
+  };
+  return {
+    node: make("div", {}, make("div", { class: "tools" }, make("label", { for: "follow-number" }, "Number"), number, button("Follow", begin)), place),
+    close: () => following?.close(),
+  };
+};
