@@ -128,6 +128,8 @@ def test_offers_of_a_strategy_hold_with_the_confidence(tmp_path: Path) -> None:
     assert taken.forecast.odds(offer.makespan, None) >= 0.85
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
 def test_a_campaign_of_many_jobs_is_forecast_in_batches(tmp_path: Path) -> None:
     """2,200 jobs of 60 s on processors that do 12 s of work a second take three hours."""
     times = executions(np.random.default_rng(3), 2, 2200)
