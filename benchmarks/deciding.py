@@ -318,10 +318,10 @@ def strategies(bench: Benchmark, count: int) -> list[Figure]:
         for name in names:
 
             def simulate(
+                campaign: Campaign,
                 goal: Goal,
                 spare: float,
                 takes: RunTimeOf | None,
-                campaign: Campaign = campaign,
                 name: Named = name,
             ) -> StrategySimulationResult | None:
                 return simulate_strategy(
@@ -334,7 +334,7 @@ def strategies(bench: Benchmark, count: int) -> list[Figure]:
             foreseen = ForeseenCampaign(campaign=campaign, known=case.known)
             spare, forecast = StrategyForecasts(foreseen, SITES, simulate).choose(goal)
             told = forecast.odds(goal.deadline, None)
-            plain, by_odds = (simulate(goal, part, truly) for part in (0.0, spare))
+            plain, by_odds = (simulate(campaign, goal, part, truly) for part in (0.0, spare))
             assert plain is not None
             assert by_odds is not None
             for kind, result in ((name, plain), (f"{name}, by odds", by_odds)):

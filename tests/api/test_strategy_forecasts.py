@@ -28,10 +28,10 @@ SLOW = SiteFacts(name="slow", kind="simulated", processors=4, unit_price=1.0)
 FAST = SiteFacts(name="fast", kind="simulated", processors=4, speed=2.0, unit_price=4.0)
 
 
-def executions(random: np.random.Generator, count: int) -> np.ndarray:
-    """Run times of executions of 16 tasks of 60 s: each is slow or fast as a whole."""
+def executions(random: np.random.Generator, count: int, tasks: int = TASKS) -> np.ndarray:
+    """Run times of executions of tasks of 60 s: each is slow or fast as a whole."""
     whole = 0.15 * random.standard_normal((count, 1))
-    return 60.0 * np.exp(whole + 0.15 * random.standard_normal((count, TASKS)))
+    return 60.0 * np.exp(whole + 0.15 * random.standard_normal((count, tasks)))
 
 
 def learned(folder: Path, times: np.ndarray, sites: list[SiteFacts]) -> ForeseenCampaign:
@@ -49,7 +49,7 @@ def learned(folder: Path, times: np.ndarray, sites: list[SiteFacts]) -> Foreseen
         for number, execution in enumerate(times)
         for at, seconds in enumerate(execution)
     )
-    tasks = tuple(Task(id=f"t{at}", name="work") for at in range(TASKS))
+    tasks = tuple(Task(id=f"t{at}", name="work") for at in range(times.shape[1]))
     return foresee(Campaign(name="c", workflow=Workflow(tasks)), sites, history)
 
 
@@ -126,6 +126,22 @@ def test_offers_of_a_strategy_hold_with_the_confidence(tmp_path: Path) -> None:
     assert taken.forecast is not None
     # Offers are tried on 20 draws, and judged on 100 when they are taken.
     assert taken.forecast.odds(offer.makespan, None) >= 0.85
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_campaign_of_many_jobs_is_forecast_in_batches(tmp_path: Path) -> None:
+    """2,200 jobs of 60 s on processors that do 12 s of work a second take three hours."""
+    times = executions(np.random.default_rng(3), 2, 2200)
+    seen = learned(tmp_path, times, [SLOW, FAST])
+
+    quote = quoted(seen, "time", Goal(deadline=6 * 3600.0))
+
+    assert quote.jobs == 2200
+    assert quote.makespan == pytest.approx(11_000, rel=0.25)
+    assert quote.forecast is not None
+    assert quote.forecast.end.quantile(0.5) == pytest.approx(quote.makespan, rel=0.15)
+    assert quote.forecast.odds(6 * 3600.0, None) > 0.9
 
 
 def test_without_earlier_runs_there_are_no_odds() -> None:

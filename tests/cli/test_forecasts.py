@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from bursar.api.amending import forecast_amendment
+from bursar.dispatch.journal import read_journal
 from bursar.history.observation import TaskObservation
 from bursar.history.store import History
 from bursar.model.task import Status
@@ -109,10 +111,47 @@ def test_the_record_holds_the_truth_after_kill_9_and_resume(known: Any) -> None:
     assert (every["by"], every["runs"], every["forecasts"]) == ("all", 1, len(kept))
 
 
+def test_another_goal_is_judged_by_how_the_run_stands_and_not_by_what_it_said(known: Any) -> None:
+    """
+    A pool asks for as many of the four processors as its deadline needs: two hundred sleeps of
+    0.5 s have poor odds within 20 s, and good ones within an hour, with fewer processors.
+    """
+    known.write("sites.toml", SITES.replace("processors = 1", "processors = 4"))
+    known.write("c.toml", TASKS % (", ".join(["0.5"] * 200), "1 h"))
+    pool = ("--provisioning", "dynamic", "--name", "r")
+    run = known.start("run", "c.toml", "--sites", "sites.toml", *pool)
+    folder = known.path / "runs" / "r"
+    until = time.monotonic() + 30.0
+    while not (folder / "journal.sqlite").exists() or ended_in(folder) < 4:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+    soon, late = (
+        forecast_amendment("r", deadline=deadline, runs=known.path / "runs")
+        for deadline in (20.0, 3600.0)
+    )
+    run.send_signal(signal.SIGTERM)
+    run.wait()
+
+    for verdict in (soon, late):
+        assert verdict.fan is not None
+        assert verdict.fan.at_s == verdict.elapsed
+    assert soon.fan is not None
+    assert late.fan is not None
+    assert soon.fan.odds < 0.5
+    assert late.fan.odds > 0.9
+    assert soon.fan.end_s.p50 < late.fan.end_s.p50
+    assert not soon.feasible
+    assert late.feasible
+
+
+def ended_in(run: Path) -> int:
+    """The number of tasks of a run that have ended."""
+    return len(read_journal(run / "journal.sqlite").records)
+
+
 def said(folder: Any, run: Path, part: str) -> str:
     """Wait until a run has told something, and return the line."""
-    from bursar.dispatch.journal import read_journal
-
     until = time.monotonic() + 30.0
     while time.monotonic() < until:
         if (run / "journal.sqlite").exists():

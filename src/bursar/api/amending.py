@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bursar.api.known_campaign import ForeseenCampaign
+from bursar.api.queues import queue_waits
 from bursar.api.quote import Quote
 from bursar.api.quoting import quote_strategy
 from bursar.api.site_resolution import RUNS
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.feasibility import PaceEstimate
-from bursar.dispatch.journal import JournalPosition, read_additions
-from bursar.dispatch.journal_records import AttemptStart
 from bursar.forecasts.fan import ForecastFan
+from bursar.history.forecast_records import SHARES, FoundScores
+from bursar.history.store import History
 from bursar.market.lease import Lease
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
@@ -24,13 +25,13 @@ from bursar.report.tables import amount, span
 from bursar.runs.amendments import request_amendment, validated_goal
 from bursar.runs.folder import RunFolder
 from bursar.runs.forecasting.journalled import fans_of
-from bursar.runs.forecasting.standing import RunningAttempt, RunStanding, StandingReader
+from bursar.runs.forecasting.recorded_standing import recorded_standing, with_processors
 from bursar.runs.recording.history_recorder import execution_name
 from bursar.runs.recording.user_history import open_history
 from bursar.runs.run_record import RunRecord, read_run
 
 if TYPE_CHECKING:
-    from bursar.forecasts.campaign_forecast import TaskProgress
+    from bursar.runs.forecasting.standing_forecast import StandingForecaster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,8 @@ class AmendmentForecast:
     currency
         Currency of every amount.
     fan
-        Last forecast of the run of itself; None: it has made none.
+        Forecast of a run by a plan or a pool: as it stands now, else the last that it has made of
+        itself; None: there is neither.
     """
 
     run: str
@@ -227,7 +229,11 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             spent=lambda: spent,
             epoch=record.incarnations[0][0] if record.incarnations else time.time(),
         )
-        foreseen, progress = _foreseen(record, campaign, elapsed, spent)
+        foreseen, progress = None, None
+        if record.incarnations and (forecaster := _forecaster(record, campaign)) is not None:
+            foreseen = ForeseenCampaign(campaign=campaign, known=forecaster.known)
+            standing = recorded_standing(record, goal, elapsed, spent)
+            progress = forecaster.progress_of(standing)
         quote = quote_strategy(
             campaign,
             record.info.sites,
@@ -259,8 +265,7 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
     finish = pace.finish(elapsed)
     rate = sum(lease.rate for lease in record.leases if lease.end is None)
     cost = None if finish is None else spent + rate * max(0.0, finish - elapsed)
-    fans = fans_of(record.journal.events)
-    fan = fans[-1][1] if fans else None
+    fan = _fan(record, campaign, elapsed, spent)
     if fan is not None:
         # A pace knows nothing of tasks that are longer than those before, or wait for others.
         finish = max(fan.end_s.p50, elapsed)
@@ -278,59 +283,54 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
     )
 
 
-def _foreseen(
-    record: RunRecord, campaign: Campaign, elapsed: float, spent: float
-) -> "tuple[ForeseenCampaign | None, TaskProgress | None]":
-    """Return what is known of a run's tasks, and how far the run has come; None: nothing."""
+def _forecaster(record: RunRecord, campaign: Campaign) -> "StandingForecaster | None":
+    """Return what forecasts a run from how it stands; None: its history cannot be read."""
     # Late: other amendments need no arrays.
     from bursar.runs.forecasting.standing_forecast import StandingForecaster
 
-    info, folder = record.info, record.folder
-    now = (record.incarnations[0][0] if record.incarnations else time.time()) + elapsed
-    reader = StandingReader([task.processors for task in campaign.workflow.tasks], {})
-    for attempt in record.attempts:
-        reader.take_in(attempt)
-    standing = RunStanding(
-        now=elapsed,
-        moment=now,
-        ended=frozenset(record.final),
-        running=_running(record, now),
-        attempts=reader.attempts,
-        spent=spent,
-        leases={},
-        queued={},
-        opening={},
-        held={},
-        lease_of={},
-        plan=None,
-        goal=campaign.goal,
-    )
+    info = record.info
     try:
-        source = open_history(info.history)
-        known = source if source is not None and source.path.exists() else None
-        name = execution_name(folder, info)
-        forecaster = StandingForecaster(campaign, info.sites, known, name)
+        known = _history(record)
+        return StandingForecaster(campaign, info.sites, known, execution_name(record.folder, info))
     except BursarError:
-        return None, None
-    foreseen = ForeseenCampaign(campaign=campaign, known=forecaster.known)
-    return foreseen, forecaster.progress_of(standing)
+        return None
 
 
-def _running(record: RunRecord, now: float) -> list[RunningAttempt]:
-    """Return the attempts that were handed out and have not ended."""
-    position = JournalPosition(None, None, None, 0)
-    going: dict[tuple[int, int], AttemptStart] = {}
-    for start in read_additions(record.folder.journal_file, position).starts:
-        going.pop((start.task, start.attempt), None)
-        if start.room:  # otherwise it was given back
-            going[start.task, start.attempt] = start
-    for ended in record.attempts:
-        going.pop((ended.outcome.task, ended.outcome.attempt), None)
-    return [
-        RunningAttempt(one.task, one.site, one.lease, max(now - one.time, 0.0))
-        for one in going.values()
-        if one.task not in record.final
-    ]
+def _history(record: RunRecord) -> History | None:
+    """Return the history that a run learns from; None: there is none."""
+    source = open_history(record.info.history)
+    return source if source is not None and source.path.exists() else None
+
+
+def _fan(record: RunRecord, campaign: Campaign, elapsed: float, spent: float) -> ForecastFan | None:
+    """Return the forecast of a run by a plan or a pool under another goal; None: there is none."""
+    if record.info.state == "running" and record.incarnations:
+        forecaster = _forecaster(record, campaign)
+        standing = recorded_standing(record, campaign.goal, elapsed, spent)
+        if forecaster is not None:
+            try:
+                scores = _scores(record, forecaster.known.basis, len(standing.ended))
+                waits = queue_waits(record.info.sites, record.folder.path.parent)
+                forecast = forecaster.forecast(
+                    with_processors(record, standing, lambda site, *asked: waits[site](*asked)),
+                    scores,
+                )
+            except BursarError:
+                forecast = None
+            if forecast is not None:
+                return ForecastFan.of(forecast, campaign.goal, elapsed)
+    fans = fans_of(record.journal.events)
+    # The run's last forecast of itself; its odds are those of the goal that it had.
+    return replace(fans[-1][1], odds=None) if fans else None
+
+
+def _scores(record: RunRecord, basis: str, ended: int) -> FoundScores:
+    """Return the scores by which forecasts of a run are corrected, as the run does."""
+    history = _history(record)
+    if history is None:
+        return [], []
+    share = max(one for one in SHARES if one <= ended / len(record.campaign.workflow.tasks))
+    return history.forecast_scores(record.campaign.name, basis, share)
 
 
 def _standing(record: RunRecord) -> tuple[float, float]:

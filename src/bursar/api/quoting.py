@@ -81,8 +81,8 @@ def quote_strategy(
     starting = {site.name: 0.0 if simulated else start_up(site) for site in sites}
     epoch = None if trading is None else trading.epoch
 
-    def simulate(
-        goal: Goal, spare: float = 0.0, takes: "RunTimeOf | None" = None
+    def carry_out(
+        campaign: Campaign, goal: Goal, spare: float, takes: "RunTimeOf | None"
     ) -> "StrategySimulationResult | None":
         return simulate_strategy(
             campaign, sites, strategy, goal, past, starting, epoch, spare=spare, takes=takes
@@ -90,20 +90,22 @@ def quote_strategy(
 
     forecasts = None
     if foreseen is not None and foreseen.known is not None:
-        from bursar.api.strategy_forecasts import MOST_JOBS, StrategyForecasts  # late: kernels
+        from bursar.api.strategy_forecasts import StrategyForecasts, TooManyJobs  # late: kernels
         from bursar.forecasts.campaign_forecast import NO_PROGRESS
         from bursar.forecasts.runtime_draws import UnknownRuntimes
 
-        if len(campaign.workflow.tasks) - len(past.ended) <= MOST_JOBS:
-            with suppress(UnknownRuntimes):
-                forecasts = StrategyForecasts(foreseen, sites, simulate, progress or NO_PROGRESS)
+        with suppress(UnknownRuntimes, TooManyJobs):
+            forecasts = StrategyForecasts(foreseen, sites, carry_out, progress or NO_PROGRESS)
     spare, forecast = policy.spare, None
     if forecasts is not None and outlook.feasible:
         if past is NOTHING_YET:  # a run that goes on keeps to the spare time that it began with
             spare, forecast = forecasts.choose(campaign.goal)
         else:
             forecast = forecasts.of(campaign.goal, spare)
-    expected = simulate(campaign.goal, spare)
+    if forecasts is None:
+        expected = carry_out(campaign, campaign.goal, spare, None)
+    else:
+        expected = forecasts.expected(campaign.goal, spare)
     feasible = outlook.feasible and (expected is None or expected.is_whole)
     if outlook.feasible and not feasible:
         # The jobs fit, but this strategy does not get them done: what would do is offered instead.
@@ -114,6 +116,10 @@ def quote_strategy(
     if not feasible:
         reason = str(outlook).partition(";")[0]
         is_sure = None if forecasts is None else forecasts.is_sure
+
+        def simulate(goal: Goal) -> "StrategySimulationResult | None":
+            return carry_out(campaign, goal, 0.0, None)
+
         offers = _offers(
             campaign, sites, strategy, past, outlook, starting, trading, simulate, is_sure
         )
@@ -236,6 +242,7 @@ def _economy(
         trading=trading,
         retry=campaign.retry,
         spare=spare,
+        explains=False,
     )
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from bursar.api.job_batches import MOST_JOBS, IntArray, in_batches
 from bursar.api.known_campaign import ForeseenCampaign
 from bursar.broker.strategy_simulation import StrategySimulationResult
 from bursar.forecasts.campaign_forecast import (
@@ -20,12 +21,13 @@ from bursar.forecasts.campaign_forecast import (
     RunTimeOf,
     TaskProgress,
 )
-from bursar.model.campaign import Goal
+from bursar.model.campaign import Campaign, Goal
+from bursar.model.errors import BursarError
 from bursar.model.site import SiteFacts
 from bursar.report.tables import amount_above, span_above
 
-MOST_JOBS = 2000
-"""Jobs of a campaign, at most, for which a strategy has odds: each takes 0.3 ms in each draw."""
+MOST_RUNTIMES = 8_000_000
+"""Run times that are drawn, at most."""
 
 JOBS = 10_000
 """Jobs that are simulated for a forecast; large campaigns get fewer draws."""
@@ -42,8 +44,15 @@ SPARES = (0.0, 0.1, 0.2, 0.35, 0.5)
 LARGER = (1.1, 1.25, 1.5, 2.0, 3.0)
 """Factors of a limit that are tried where the confidence cannot be reached."""
 
-StrategyRun = Callable[[Goal, float, RunTimeOf | None], StrategySimulationResult | None]
-"""Simulates a strategy under a goal, with a share of spare time and the run times of one draw."""
+StrategyRun = Callable[[Campaign, Goal, float, RunTimeOf | None], StrategySimulationResult | None]
+"""
+Simulates a strategy for a campaign under a goal, with a share of spare time and the run times of
+one draw; None: as estimated.
+"""
+
+
+class TooManyJobs(BursarError):
+    """A campaign is too large for odds of a strategy."""
 
 
 class StrategyForecasts:
@@ -63,6 +72,8 @@ class StrategyForecasts:
     ------
     UnknownRuntimes
         When nothing is known of how long the jobs run.
+    TooManyJobs
+        When the campaign has too many jobs, even in batches.
     """
 
     def __init__(
@@ -73,28 +84,70 @@ class StrategyForecasts:
         progress: TaskProgress = NO_PROGRESS,
     ) -> None:
         assert foreseen.known is not None
-        jobs = max(1, len(foreseen.campaign.workflow.tasks) - len(progress.ended))
-        self._draws = min(MOST_DRAWS, max(FEWEST_DRAWS, JOBS // jobs))
-        self._simulate = simulate
+        self._campaign = campaign = foreseen.campaign
+        jobs = max(1, len(campaign.workflow.tasks) - len(progress.ended))
+        self._batches = None
+        if progress is NO_PROGRESS:
+            self._batches = in_batches(campaign, sites, foreseen.known.tasks.kind)
+        units = jobs if self._batches is None else len(self._batches.campaign.workflow.tasks)
+        if (self._batches is None and jobs > MOST_JOBS) or 2 * FEWEST_DRAWS * jobs > MOST_RUNTIMES:
+            raise TooManyJobs
+        self._draws = min(
+            MOST_DRAWS, max(FEWEST_DRAWS, min(JOBS // units, MOST_RUNTIMES // jobs // 2))
+        )
+        self._carry_out = simulate
         self._speeds = {site.name: site.speed for site in sites}
         self._forecaster = CampaignForecaster(
-            foreseen.campaign.workflow, foreseen.known, progress, draws=2 * self._draws
+            campaign.workflow, foreseen.known, progress, draws=2 * self._draws
         )
+        self._expected: tuple[Goal, float, StrategySimulationResult | None] | None = None
+
+    def expected(self, goal: Goal, spare: float) -> StrategySimulationResult | None:
+        """Return what is expected under a goal with the estimated run times, job by job."""
+        if self._expected is None or self._expected[:2] != (goal, spare):
+            result = self._carry_out(self._campaign, goal, spare, None)
+            self._expected = goal, spare, result
+        return self._expected[2]
 
     def of(self, goal: Goal, spare: float) -> CampaignForecast:
         """Return the forecast under a goal with a share of spare time."""
-        return self._on(goal, spare, self._draws)
+        return self._on(goal, spare, self._draws, self._batching_error(goal, spare))
 
-    def _on(self, goal: Goal, spare: float, first: int) -> CampaignForecast:
+    def _batching_error(self, goal: Goal, spare: float) -> tuple[float, float]:
+        """Return factors of end and cost by which batches differ from jobs, as estimated."""
+        if self._batches is None:
+            return 1.0, 1.0
+        by_job, by_batch = self.expected(goal, spare), self._simulate(goal, spare, None)
+        if by_job is None or by_batch is None or not (by_job.is_whole and by_batch.is_whole):
+            return 1.0, 1.0
+        return (
+            by_job.finish / by_batch.finish if by_batch.finish else 1.0,
+            by_job.cost / by_batch.cost if by_batch.cost else 1.0,
+        )
+
+    def _simulate(
+        self, goal: Goal, spare: float, takes: RunTimeOf | None
+    ) -> StrategySimulationResult | None:
+        campaign = self._campaign if self._batches is None else self._batches.campaign
+        return self._carry_out(campaign, goal, spare, takes)
+
+    @property
+    def _batch_of(self) -> IntArray | None:
+        return None if self._batches is None else self._batches.batch_of
+
+    def _on(
+        self, goal: Goal, spare: float, first: int, factors: tuple[float, float] = (1.0, 1.0)
+    ) -> CampaignForecast:
         """Return the forecast on as many draws as all forecasts have, from one of them on."""
 
         def outcome(takes: RunTimeOf) -> tuple[float, float]:
             result = self._simulate(goal, spare, takes)
             if result is None or not result.is_whole:
                 return math.inf, math.inf  # a goal that leaves jobs undone is not kept
-            return result.finish, result.cost
+            return result.finish * factors[0], result.cost * factors[1]
 
-        return self._forecaster.of_policy(outcome, self._speeds, range(first, first + self._draws))
+        draws = range(first, first + self._draws)
+        return self._forecaster.of_policy(outcome, self._speeds, draws, self._batch_of)
 
     def choose(self, goal: Goal) -> tuple[float, CampaignForecast]:
         """Return the least spare time with which the goal is sure enough, else the surest."""
@@ -123,7 +176,7 @@ class StrategyForecasts:
     def _keeps(self, goal: Goal, spare: float, failing: float) -> bool:
         """Whether a few draws keep a goal, but for a share of them; ends as soon as it is clear."""
         missed = 0
-        for takes in self._forecaster.run_times(self._speeds, range(FEWEST_DRAWS)):
+        for takes in self._forecaster.run_times(self._speeds, range(FEWEST_DRAWS), self._batch_of):
             result = self._simulate(goal, spare, takes)
             missed += result is None or not result.meets(goal)
             if missed > failing * FEWEST_DRAWS + 1e-9:
@@ -137,4 +190,12 @@ class StrategyForecasts:
             tried += [replace(goal, deadline=span_above(goal.deadline * by)) for by in LARGER]
         if goal.budget is not None:
             tried += [replace(goal, budget=amount_above(goal.budget * by)) for by in LARGER]
-        return next((wanted for wanted in tried if self.is_sure(wanted)), None)
+        # A few draws find it, and others must bear it out.
+        return next(
+            (wanted for wanted in tried if self.is_sure(wanted) and self._is_told_sure(wanted)),
+            None,
+        )
+
+    def _is_told_sure(self, goal: Goal) -> bool:
+        _, forecast = self.choose(goal)
+        return forecast.odds(goal.deadline, goal.budget) >= goal.confidence

@@ -92,7 +92,7 @@ class AdaptiveScheduleAdviser:
         free = max(0.0, situation.money_left - owed)
         if found is None and (time or money > owed):
             found = self._found(situation, situation.time_left, free)
-        parts, filling, filled = self._most(situation, free) if found is None else found
+        parts, _, filled = self._most(situation, free) if found is None else found
         given = [[0] * len(situation.sizes.size) for _ in situation.sites]
         begins = [math.inf] * len(situation.sites)
         booked = [0] * len(situation.sites)
@@ -127,8 +127,7 @@ class AdaptiveScheduleAdviser:
             bookings=bookings,
         )
         if not cut:
-            advice.ends, advice.cost = filling.ends(filled), filled.cost
-        if not cut:
+            advice.cost = filled.cost
             left = situation.money_left - money - filled.cost
             self._explore(situation, advice, situation.time_left - time, left)
         return advice

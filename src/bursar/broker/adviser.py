@@ -149,8 +149,8 @@ class ScheduleAdvice:
         Reason for each site's share, by site name.
     feasible
         Whether all jobs are given, within the limits.
-    ends, cost
-        End of all jobs, seconds from now, and their cost; None where the adviser does not say.
+    cost
+        Cost of all jobs; None where the adviser does not say.
     probes
         Number of a site's jobs that are sent only to learn from them, by site name.
     """
@@ -160,7 +160,6 @@ class ScheduleAdvice:
     wake: float = math.inf
     reasons: dict[str, str] = field(default_factory=dict)
     feasible: bool = False
-    ends: float | None = None
     cost: float | None = None
     probes: dict[str, int] = field(default_factory=dict)
     bookings: list["BookingRequest"] = field(default_factory=list)

@@ -64,6 +64,8 @@ class EconomyScheduler:
     spare
         Share of the time left that is kept for jobs that take longer than estimated, for as long as
         all jobs fit into the rest of the time.
+    explains
+        Whether decisions and what has come of the goal are told as events; they cost half the time.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class EconomyScheduler:
         out_of_reach: OutOfReach = "fit",
         retry: Retry | None = None,
         spare: float = 0.0,
+        explains: bool = True,
     ) -> None:
         self._tasks = tasks
         self._facts = {site.name: site for site in sites}
@@ -85,7 +88,7 @@ class EconomyScheduler:
         self._trading = trading or CampaignTrader(sites)
         self._is_begun = self._trading.is_dated  # with the moment that prices count from
         self._rule: OutOfReach = out_of_reach
-        self._spare = spare
+        self._spare, self._explains = spare, explains
         self._retry = retry or Retry(backoff=0.0)
         self._failures: dict[int, int] = {}
         self._adviser = _adviser(strategy, goal)
@@ -307,10 +310,12 @@ class EconomyScheduler:
         advice = self._adviser.advise(situation)
         if self._spare:
             # The spare time is there to be used: only where no job has to wait for it.
-            sooner = self._adviser.advise(self._with_spare(situation))
+            left = situation.time_left * (1 - self._spare)
+            sooner = self._adviser.advise(replace(situation, time_left=left))
             if sooner.jobs >= advice.jobs:
                 advice = sooner
-        if not (advice.feasible and self._feasible):  # otherwise nothing is crossed
+        is_crossed = not (advice.feasible and self._feasible)
+        if is_crossed and (self._explains or self._rule == "refuse"):
             self._judge(situation, now)
         if self._verdict:
             return
@@ -323,10 +328,8 @@ class EconomyScheduler:
         self._wake = now + min([advice.wake, *changes])
         self._advised = [site.name for site in situation.sites]
         self._limits = (situation.time_left, situation.money_left)
-        self._reasons.note(situation, advice, self._backlog.jobs)
-
-    def _with_spare(self, situation: SchedulingSnapshot) -> SchedulingSnapshot:
-        return replace(situation, time_left=situation.time_left * (1 - self._spare))
+        if self._explains:
+            self._reasons.note(situation, advice, self._backlog.jobs)
 
     def _judge(self, situation: SchedulingSnapshot, now: float) -> None:
         outlook = assess_feasibility(situation, now, self._spent() + self._bought.promised(now))
@@ -444,7 +447,7 @@ class EconomyScheduler:
                     advice.probes[name] -= 1
                     self._probing.add(task)
         batches |= self._book(advice, now, money)
-        if batches:
+        if batches and self._explains:
             self._keep(now, [(t, n) for n, ts in batches.items() for t in ts])
         return [self._pilot(self._bought[name], tasks, now) for name, tasks in batches.items()]
 

@@ -271,11 +271,25 @@ class CampaignForecaster:
         lots = self._lots(purchases, speeds, starts, comes, len(self._runtimes))
         return self._with_waiting(lots, lease[self._left], start[self._left], comes)
 
-    def run_times(self, speeds: Mapping[str, float], draws: range) -> Iterator[RunTimeOf]:
-        """Yield what tells the run times of each draw; see :meth:`of_policy`."""
+    def run_times(
+        self, speeds: Mapping[str, float], draws: range, batch_of: IntArray | None = None
+    ) -> Iterator[RunTimeOf]:
+        """
+        Yield what tells the run times of each draw; see :meth:`of_policy`.
+
+        Parameters
+        ----------
+        batch_of
+            Number of the batch of each task, shape ``(n,)``: the run times are those of batches.
+            None: of tasks.
+        """
         place = {int(task): at for at, task in enumerate(self._left)}
+        if batch_of is not None:
+            place = {at: at for at in range(int(batch_of.max()) + 1)}
         for draw in draws:
             runtimes, slowness = self._runtimes[draw], self._slowness[draw]
+            if batch_of is not None:
+                runtimes = np.bincount(batch_of[self._left], weights=runtimes, minlength=len(place))
 
             def seconds(
                 task: int, site: str, of: FloatArray = runtimes, by: FloatArray = slowness
@@ -287,7 +301,11 @@ class CampaignForecaster:
             yield seconds
 
     def of_policy(
-        self, simulate: PolicySimulator, speeds: Mapping[str, float], draws: range
+        self,
+        simulate: PolicySimulator,
+        speeds: Mapping[str, float],
+        draws: range,
+        batch_of: IntArray | None = None,
     ) -> CampaignForecast:
         """
         Forecast a policy that decides on the way, by carrying it out with each draw.
@@ -302,9 +320,11 @@ class CampaignForecaster:
             Speed of each site by name.
         draws
             Numbers of the draws to use.
+        batch_of
+            See :meth:`run_times`.
         """
         ends, costs = [], []
-        for takes in self.run_times(speeds, draws):
+        for takes in self.run_times(speeds, draws, batch_of):
             end, cost = simulate(takes)
             ends.append(max(end - self._progress.now, 0.0))
             costs.append(max(cost - self._progress.spent, 0.0))
