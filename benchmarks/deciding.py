@@ -446,7 +446,7 @@ def main() -> None:
                 at_most(f"cost of odds by {name}", spent["odds of 90 %"] / spent[name], 1.0)
             )
     waits = waiting(bench, bench.of(500, 100, 4))
-    by_strategies = strategies(bench, bench.of(300, 12, 1))
+    by_strategies = strategies(bench, bench.of(200, 12, 1))
     if bench.size == "full":
         figures += [*waits, *by_strategies]
         bench.figures("Aims: kept with the confidence, at no more than any rule that does", figures)
