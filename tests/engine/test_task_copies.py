@@ -23,6 +23,7 @@ from bursar.dispatch.journal_records import (
 )
 from bursar.engine import reactor, run_orders, task_copies
 from bursar.engine.core import RestoredAttempts
+from bursar.engine.figures import EngineFigures
 from bursar.engine.run_tasks import RunTasks
 from bursar.engine.task_copies import COPY, RaceStep, TaskRace
 from bursar.engine.worker_slots import WorkerSlot
@@ -426,3 +427,35 @@ def test_the_check_finds_a_race_that_forgets_its_winner(monkeypatch: pytest.Monk
 
     with pytest.raises(AssertionError):
         _check(two)
+
+
+def test_processors_bought_for_copies_run_nothing_else() -> None:
+    bench = Bench([Task(id="t"), Task(id="u")], guard=CountingGuard())
+    bench.core.for_copies.add("copy-1")
+    only, to_only = bench.join("b", lease="copy-1")
+    _, to_any = bench.join("a")
+    bench.settle()
+    bench.commit()
+
+    assert to_only.orders == [("welcome",)]
+    assert [order[0] for order in to_any.orders] == ["welcome", "give"]
+    figures = EngineFigures(bench.core)
+    # One is ready and waits for the only worker that may run it.
+    assert figures.widths_ready({"copy-1"}) == {1: 1}
+    assert [worker.name for worker in figures.idle_workers()] == ["b"]
+    assert run_orders.copy(bench.core, 0, only.name, WHY) is None
+    bench.commit()
+    assert to_only.orders[1:] == [("give", [(COPY, 2)])]
+    assert figures.left("copy-1") == 1
+
+
+def test_a_share_of_a_site_goes_to_what_was_bought_for_copies_first() -> None:
+    bench = Bench([Task(id="t")], guard=CountingGuard())
+    bench.core.for_copies.add("copy-1")
+    bench.join("a", processors=3)
+    bench.settle()
+    only, _ = bench.join("b", lease="copy-1")
+    reactor.limit(bench.core, "here", 2)
+    bench.settle()
+
+    assert only.free == 1

@@ -88,7 +88,7 @@ def test_tasks_of_one_family_are_slow_together(tmp_path: Path) -> None:
     )
     from bursar.forecasts.campaign_forecast import NO_PROGRESS
 
-    drawn, _ = draw_runtimes(
+    drawn, *_ = draw_runtimes(
         known.model, known.tasks, NO_PROGRESS.observed, 500, np.random.default_rng(1)
     )
 

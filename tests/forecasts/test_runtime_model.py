@@ -112,7 +112,7 @@ def test_a_slow_site_is_slow_for_all_kinds():
 def test_tasks_of_an_execution_are_slow_together():
     random = np.random.default_rng(5)
     model = learn_runtimes(executions(random, 6, 50, 3.0, 0.4, 0.1), 1, 1)
-    drawn, _ = draw_runtimes(model, tasks(np.zeros(100)), NOTHING, 800, random)
+    drawn, *_ = draw_runtimes(model, tasks(np.zeros(100)), NOTHING, 800, random)
     sums = drawn.sum(axis=1)
     # Independent tasks would make the sum of a hundred nearly certain.
     assert np.std(np.log(sums)) > 0.25
@@ -125,8 +125,8 @@ def test_tasks_that_still_run_keep_the_first_ends_from_looking_fast():
     ended, now = truth[:8], truth[7]
     present = columns(np.zeros(8), np.zeros(8), ended)
     waiting = tasks(np.zeros(32), elapsed=np.full(32, now))
-    with_running, _ = draw_runtimes(model, waiting, present, 500, random)
-    without, _ = draw_runtimes(model, tasks(np.zeros(32)), present, 500, random)
+    with_running, *_ = draw_runtimes(model, waiting, present, 500, random)
+    without, *_ = draw_runtimes(model, tasks(np.zeros(32)), present, 500, random)
     assert (with_running >= now - 1e-9).all()
     real = truth[8:].mean()
     assert np.median(with_running.mean(axis=1)) == pytest.approx(real, rel=0.4)
@@ -137,7 +137,7 @@ def test_the_first_tasks_of_a_run_correct_what_the_history_says():
     random = np.random.default_rng(7)
     model = learn_runtimes(executions(random, 3, 40, 3.0, 0.1, 0.2), 1, 1)
     slow = columns(np.zeros(20), np.zeros(20), np.exp(3.5 + random.normal(0, 0.2, 20)))
-    drawn, _ = draw_runtimes(model, tasks(np.zeros(50)), slow, 500, random)
+    drawn, *_ = draw_runtimes(model, tasks(np.zeros(50)), slow, 500, random)
     assert np.median(np.log(drawn)) == pytest.approx(3.45, abs=0.12)
 
 
@@ -147,7 +147,7 @@ def test_a_user_s_estimates_are_corrected_by_how_wrong_they_were():
     stated = np.repeat(np.exp(random.normal(3, 1, 12)), 20)
     work = 2.0 * stated * np.exp(random.normal(0, 0.1, 240))
     model = learn_runtimes(columns(kinds, np.zeros(240), work, estimate=stated), 13, 1)
-    drawn, _ = draw_runtimes(model, tasks([12] * 30, estimate=[60.0] * 30), NOTHING, 600, random)
+    drawn, *_ = draw_runtimes(model, tasks([12] * 30, estimate=[60.0] * 30), NOTHING, 600, random)
     assert np.median(drawn) == pytest.approx(120.0, rel=0.35)
 
 
@@ -159,7 +159,7 @@ def test_tasks_that_ended_are_compared_with_their_own_estimates():
     model = learn_runtimes(NOTHING, 1, 1)
     first = columns(np.zeros(10), np.zeros(10), work[:10], estimate=stated[:10])
     left = tasks(np.zeros(90), estimate=stated[10:])
-    drawn, _ = draw_runtimes(model, left, first, 400, random)
+    drawn, *_ = draw_runtimes(model, left, first, 400, random)
     assert np.median(drawn) == pytest.approx(10.0, rel=0.1)
 
 
@@ -172,7 +172,7 @@ def test_running_tasks_are_compared_with_their_own_estimates():
     first = columns(np.zeros(10), np.zeros(10), work[:10], estimate=stated[:10])
     elapsed = np.concatenate([np.full(10, 600.0), np.zeros(80)])
     left = tasks(np.zeros(90), estimate=stated[10:], elapsed=elapsed)
-    drawn, _ = draw_runtimes(model, left, first, 400, random)
+    drawn, *_ = draw_runtimes(model, left, first, 400, random)
     assert np.median(drawn[:, 10:]) == pytest.approx(10.0, rel=0.1)
 
 
@@ -186,7 +186,7 @@ def test_what_runs_and_what_has_ended_do_not_bias_the_level():
         now = truth[3]
         first = columns(np.zeros(4), np.zeros(4), truth[:4])
         left = tasks(np.zeros(36), elapsed=np.full(36, now))
-        drawn, _ = draw_runtimes(model, left, first, 200, random)
+        drawn, *_ = draw_runtimes(model, left, first, 200, random)
         off.append(np.median(np.log(drawn.sum(axis=1))) - np.log(truth[4:].sum()))
     # The deviation of one is about 0.15: three of its standard errors.
     assert abs(np.mean(off)) < 3 * np.std(off) / np.sqrt(40) + 0.02
@@ -201,7 +201,7 @@ def test_a_gather_is_less_certain_when_the_campaign_is_larger():
     model = learn_runtimes(columns(kind, execution, work), 2, 1)
     spread = {}
     for parts in (20, 200):
-        drawn, _ = draw_runtimes(model, tasks([0] * parts + [1]), NOTHING, 600, random)
+        drawn, *_ = draw_runtimes(model, tasks([0] * parts + [1]), NOTHING, 600, random)
         spread[parts] = np.std(np.log(drawn[:, -1]))
     assert spread[200] > spread[20] + 0.15
 
@@ -210,8 +210,8 @@ def test_failed_attempts_take_time():
     random = np.random.default_rng(9)
     work, failed = np.full(100, 10.0), np.arange(100) < 40
     model = learn_runtimes(columns(np.zeros(100), np.zeros(100), work, failed=failed), 1, 1)
-    once, _ = draw_runtimes(model, tasks(np.zeros(50), tries=1), NOTHING, 300, random)
-    thrice, _ = draw_runtimes(model, tasks(np.zeros(50), tries=3), NOTHING, 300, random)
+    once, *_ = draw_runtimes(model, tasks(np.zeros(50), tries=1), NOTHING, 300, random)
+    thrice, *_ = draw_runtimes(model, tasks(np.zeros(50), tries=3), NOTHING, 300, random)
     assert thrice.mean() > 1.15 * once.mean()
 
 

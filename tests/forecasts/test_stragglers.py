@@ -1,6 +1,7 @@
 """Which tasks that take long get a copy, and where."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,11 @@ from hypothesis import strategies as st
 from bursar.forecasts.stragglers import (
     IdleWorker,
     RunningTask,
+    RunOutlook,
     blend_times,
     choose_copies,
+    choose_purchase,
+    copy_chance,
     expected_rest,
     expected_time,
 )
@@ -110,3 +114,68 @@ def test_earlier_times_are_moved_to_those_of_this_execution_and_then_forgotten()
     assert blend_times([2.0] * 5, [1.0, 1.0, 3.0]) == [2.0] * 7 + [6.0]
     assert blend_times([2.0], [1.0, 1.0, 3.0]) == [1.0, 1.0, 2.0, 3.0]
     assert blend_times([2.0] * 20, [1.0]) == [2.0] * 20
+
+
+def outlook(odds: float = 1.0, cost: float = 1.0, end: float = 100.0, paid: float = 1.0) -> Any:
+    return RunOutlook(odds=odds, paid=paid, end=end, cost=cost)
+
+
+def bought(without: Any, *offers: Any, deadline: bool = True) -> int | None:
+    return choose_purchase(without, offers, now=0.0, confidence=0.9, has_deadline=deadline)
+
+
+def test_nothing_is_bought_while_the_deadline_is_as_certain_as_asked() -> None:
+    assert bought(outlook(0.9), outlook(1.0)) is None
+    assert bought(outlook(0.89), outlook(1.0)) == 0
+
+
+def test_the_cheapest_copy_is_bought_that_makes_the_deadline_as_certain_as_asked() -> None:
+    assert bought(outlook(0.5), outlook(0.99, 3.0), outlook(0.91, 2.0), outlook(0.8, 1.0)) == 1
+
+
+def test_else_the_copy_is_bought_that_raises_the_odds_most() -> None:
+    assert bought(outlook(0.1), outlook(0.3, 1.0), outlook(0.4, 9.0), outlook(0.4, 8.0)) == 2
+    assert bought(outlook(0.1), outlook(0.119)) is None
+
+
+def test_without_a_deadline_the_end_must_come_clearly_sooner() -> None:
+    assert bought(outlook(), outlook(end=95.0), deadline=False) is None
+    assert bought(outlook(), outlook(end=94.0), outlook(end=80.0), deadline=False) == 1
+    # Of no use where nothing is known of the end.
+    assert bought(outlook(end=math.inf), outlook(end=math.inf), deadline=False) is None
+
+
+def test_no_copy_is_bought_that_endangers_the_budget() -> None:
+    assert bought(outlook(0.1), outlook(0.9, paid=0.89)) is None
+    assert bought(outlook(0.1), outlook(0.9, paid=0.91)) == 0
+    # The budget is in danger already: a copy must at least not make that worse.
+    assert bought(outlook(0.1, paid=0.5), outlook(0.9, paid=0.49)) is None
+    assert bought(outlook(0.1, paid=0.5), outlook(0.9, paid=0.5)) == 0
+
+
+offers = st.builds(
+    RunOutlook,
+    odds=st.floats(0, 1),
+    paid=st.floats(0, 1),
+    end=st.floats(0, 1000),
+    cost=st.floats(0, 100),
+)
+
+
+@given(offers, st.lists(offers, max_size=5), st.booleans(), st.floats(0.5, 0.99))
+def test_what_is_bought_improves_what_is_asked_for(
+    without: RunOutlook, found: list[RunOutlook], deadline: bool, confidence: float
+) -> None:
+    at = choose_purchase(without, found, now=0.0, confidence=confidence, has_deadline=deadline)
+
+    if at is not None:
+        assert found[at].paid >= min(confidence, without.paid)
+        assert found[at].odds > without.odds if deadline else found[at].end < without.end
+        same = [one for one in found if one.odds >= found[at].odds and one.end <= found[at].end]
+        assert all(one.cost >= found[at].cost or one.paid < confidence for one in same)
+
+
+def test_copies_that_lose_make_the_next_one_less_likely_to_win() -> None:
+    assert copy_chance(0, 0) == 0.5
+    assert copy_chance(3, 0) == pytest.approx(0.8)
+    assert copy_chance(0, 8) == pytest.approx(0.1)

@@ -236,6 +236,12 @@ class GuardMachine(RuleBasedStateMachine):
         lease = _lease(self.leases, f"s{self.leases}", start=start, until=start + lasts)
         if self.guard.open(lease) is None:
             self.sites[lease.id] = self.leases
+        for task, (site, end) in self.running.items():
+            # Those without a limit may have less now, and are stopped with the run before that.
+            entry = self.guard._holds.open[site]
+            if entry.lease.until is None:
+                assert entry.ends[task] == end or self.limits[task] is None
+                self.running[task] = (site, min(end, entry.ends[task]))
 
     @precondition(lambda self: self.sites and not self.stopped)
     @rule(limit=st.none() | st.integers(1, 30), pick=st.integers(0, 5))
@@ -501,3 +507,33 @@ def test_a_lowered_budget_that_is_all_spent_moves_nothing() -> None:
 
     assert second.ledger.rows == first.ledger.rows
     assert second.ledger.free == 0
+
+
+def test_tasks_without_a_limit_yield_to_an_agreed_lease() -> None:
+    """Such tasks have until the money is used up, and that comes sooner with another lease."""
+    guard = _guard(100)
+    assert guard.open(_lease()) is None
+    # Two processors, 0.5 fixed: the money is used up after 49.75 s.
+    assert guard.admit(0, "lease-1", 0.0) == pytest.approx(49.75 - LEAD)
+    assert guard.ledger.free < 2 * UNIT
+
+    # 20 for ten seconds, and 0.5.
+    assert guard.open(_lease(2, until=10.0)) is None
+
+    assert guard.ledger.balance("held:lease-2") == round(20.5 * UNIT)
+    # 79.5 are left for the first lease: 39.5 s.
+    halts = lambda now: [e for e in guard.tick(now) if isinstance(e, BudgetHalt)]  # noqa: E731
+    assert not halts(38.0)
+    assert halts(39.5 - LEAD)
+
+
+def test_tasks_with_a_limit_do_not_yield() -> None:
+    guard = _guard(100, {0: 40.0})
+    assert guard.open(_lease()) is None
+    assert guard.admit(0, "lease-1", 0.0) == 40.0
+
+    refusal = guard.open(_lease(2, until=10.0))
+
+    assert isinstance(refusal, Refusal)
+    assert "short of the worst case" in refusal.reason
+    assert guard.leases == ("lease-1",)

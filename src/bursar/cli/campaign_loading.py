@@ -70,8 +70,10 @@ def load_asked(path: Path, options: "CampaignOptions") -> AskedCampaign:
         options.budget_factor,
         given=(options.deadline, options.budget),
     )
-    if options.copies:
-        campaign = replace(campaign, retry=replace(campaign.retry, copies=True))
+    if options.copies or options.buy_copies:
+        buys = options.buy_copies or campaign.retry.buys_copies
+        retry = replace(campaign.retry, copies=True, buys_copies=buys)
+        campaign = replace(campaign, retry=retry)
     return AskedCampaign(campaign=campaign, sites=sites, broker=broker)
 
 

@@ -166,6 +166,16 @@ class CampaignOptions:
             rich_help_panel=RUNNING,
         ),
     ] = False
+    buy_copies: Annotated[
+        bool,
+        typer.Option(
+            "--buy-copies",
+            help="Like --copies, and buy processors for copies at any of the sites where the "
+            "forecast of the run says that this improves the odds of the deadline, or without "
+            'one the expected end; never past the budget. Like copies = "buy" in [retry].',
+            rich_help_panel=RUNNING,
+        ),
+    ] = False
     name: Annotated[
         str | None,
         typer.Option(help="Name of the run. A simulated run is kept only if it has a name."),
@@ -277,6 +287,7 @@ REFUSED_BY_RUN: Mapping[str, str] = {
 """Options of the record that make no sense in a real run, and why."""
 
 REFUSED_BY_SIMULATE: Mapping[str, str] = {
+    "--buy-copies": "copies are bought by the forecast of the run, and a simulation makes none",
     "--resume": "a simulation goes to its end at once, so that nothing is left to resume",
     "--retry-failed": "goes with --resume, which bursar run carries out",
     "--account": "a simulation charges nobody; give what the account has left as --budget",

@@ -38,6 +38,9 @@ FAILED_COPY = "the copy ended without success: "
 COPIED = "copy"
 """Kind of the events that name copies of tasks that took long."""
 
+BOUGHT_FOR_COPY = "bought for copy"
+"""Kind of the events that name leases which were bought for copies."""
+
 HELD_SUCCESS = "held success"
 """Kind of the events that keep the success of a copy while the other attempt is being stopped."""
 
@@ -103,6 +106,33 @@ class CopyStart(msgspec.Struct, frozen=True):
     elapsed: float
     left: float
     fresh: float
+
+
+class CopyPurchase(msgspec.Struct, frozen=True):
+    """
+    The text of an event: processors are asked for, on which a copy of a task is to run.
+
+    Parameters
+    ----------
+    lease, site
+        Name of their lease, and of its site.
+    seconds
+        Seconds after which they go back at the latest.
+    odds, odds_with
+        Probability of the deadline without the copy and with it; None: there is no deadline.
+    end, end_with
+        Expected end of the run without the copy and with it, seconds since the run's begin.
+    """
+
+    task: int
+    lease: str
+    site: str
+    processors: int
+    seconds: float
+    odds: float | None
+    odds_with: float | None
+    end: float
+    end_with: float
 
 
 class ReusedResults(msgspec.Struct, frozen=True):
@@ -220,6 +250,13 @@ def copies_of(events: Iterable[RunEvent]) -> list[CopyStart]:
     return [
         msgspec.json.decode(event.text, type=CopyStart) for event in events if event.kind == COPIED
     ]
+
+
+def purchases_for_copies(events: Iterable[RunEvent]) -> dict[str, CopyPurchase]:
+    """Return what a run has bought for copies, by lease."""
+    texts = (event.text for event in events if event.kind == BOUGHT_FOR_COPY)
+    found = [msgspec.json.decode(text, type=CopyPurchase) for text in texts]
+    return {one.lease: one for one in found}
 
 
 def last_numbers(journal: JournalState) -> dict[int, int]:

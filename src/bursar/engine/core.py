@@ -207,6 +207,8 @@ class EngineCore:
         Leases that get no more tasks.
     attached
         Leases whose workers end with the engine, although others outlive the engine.
+    for_copies
+        Leases that were bought for copies: their workers get no task from the queue.
     limits
         Processors that tasks may use of a site for now, by site; the others are all used.
     attendance
@@ -231,6 +233,7 @@ class EngineCore:
     restored: RestoredAttempts = field(default_factory=RestoredAttempts)
     vacated: set[str] = field(default_factory=set)
     attached: set[str] = field(default_factory=set)
+    for_copies: set[str] = field(default_factory=set)
     limits: dict[str, int] = field(default_factory=dict)
     attendance: dict[str, LeaseAttendance] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -258,6 +261,11 @@ class EngineCore:
     def is_open(self, worker: WorkerSlot[RunTasks]) -> bool:
         """Whether a worker takes tasks."""
         return worker.connected and not worker.leaving and worker.lease not in self.vacated
+
+    def takes_copies(self, worker: WorkerSlot[RunTasks]) -> bool:
+        """Whether copies may begin at a worker, as far as files and its lease are concerned."""
+        takes_any = worker.open or worker.lease in self.for_copies
+        return takes_any and self.is_open(worker) and worker.shares_files
 
     def workers_of(self, lease: str) -> list[WorkerSlot[RunTasks]]:
         """Return the workers of a lease."""

@@ -384,6 +384,12 @@ class Dispatcher:
         """Have the workers of a lease end with the run, although others outlive the run."""
         self._core.attached.add(lease)
 
+    def keep_for_copies(self, lease: str) -> None:
+        """Give the workers of a lease nothing but copies, and have them end with the run."""
+        # Copies that a kill interrupts are not gone on with.
+        self._core.attached.add(lease)
+        self._core.for_copies.add(lease)
+
     def limit(self, site: str, processors: int) -> None:
         """Start tasks only on so many processors of a site from now on; running tasks go on."""
         reactor.limit(self._core, site, processors)

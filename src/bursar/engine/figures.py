@@ -1,6 +1,5 @@
 """What an owner reads of an engine: counts, loads and demand."""
 
-import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -54,7 +53,11 @@ class EngineFigures:
     def misfits(self) -> UnplaceableTasks:
         """Ready tasks that are too long or too wide for every connected worker."""
         core = self._core
-        open_ones = [worker for worker in core.workers.values() if core.is_open(worker)]
+        open_ones = [
+            worker
+            for worker in core.workers.values()
+            if core.is_open(worker) and worker.lease not in core.for_copies
+        ]
         return core.queue.misfits(core.clock.now(), open_ones)
 
     @property
@@ -109,7 +112,12 @@ class EngineFigures:
     def attempts(self) -> "list[WorkerClaim[RunTasks]]":
         """Return the attempts that have begun, copies included."""
         workers = self._core.workers.values()
-        return [c for w in workers for c in itertools.islice(w.claims.values(), w.running)]
+        return [c for w in workers for c in islice(w.claims.values(), w.running)]
+
+    def first_attempt(self, task: int) -> int:
+        """Return the number of the attempt that a copy of a task runs beside; 0: none runs."""
+        race = self._core.reactions.races.get(task)
+        return 0 if race is None or race.first is None else race.first.attempt
 
     def idle_workers(self) -> "list[WorkerSlot[RunTasks]]":
         """Return the workers where copies may run: free processors, nothing is ready for."""
@@ -118,10 +126,8 @@ class EngineFigures:
             worker
             for worker in core.workers.values()
             if worker.free > 0
-            and worker.open
-            and worker.shares_files
-            and core.is_open(worker)
-            and not self.widths_ready((worker.lease,))
+            and core.takes_copies(worker)
+            and (worker.lease in core.for_copies or not self.widths_ready((worker.lease,)))
         ]
 
     def busy_leases(self) -> set[str]:
@@ -134,19 +140,6 @@ class EngineFigures:
         for worker in self._core.workers.values():
             found[worker.site] = found.get(worker.site, 0) + worker.running
         return found
-
-    def begun(self) -> list[tuple[int, str, str, float]]:
-        """
-        Return number, site, lease and time of each task that runs, of those that have begun.
-
-        The time is that of the claim, seconds since the epoch: a task that waited at its worker
-        has begun a little later.
-        """
-        return [
-            (claim.task, worker.site, worker.lease, claim.given)
-            for worker in self._core.workers.values()
-            for claim in islice(worker.claims.values(), worker.running)
-        ]
 
     def room(self) -> dict[str, int]:
         """Return the processors of each lease that tasks may use now, as other runs leave them."""

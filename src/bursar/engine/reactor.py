@@ -72,6 +72,8 @@ def worker_joined(
     worker = attendance.take_in(core.room, hello, link, is_pilot=is_pilot)
     worker.ahead = core.settings.prefetch
     core.attendance.setdefault(hello.lease, LeaseAttendance()).come(hello.processors)
+    if hello.lease in core.for_copies:
+        worker.open = False
     if hello.lease in core.vacated:  # it came too late
         worker.open = False
         dismiss_worker(core, worker)

@@ -175,7 +175,7 @@ def copy(core: EngineCore, task: int, name: str, why: CopyStart) -> Refusal | No
     if (
         worker is None
         or stopping
-        or not (worker.open and core.is_open(worker) and worker.shares_files)
+        or not core.takes_copies(worker)
         or not worker.has_room_for(tasks, task, worker.free)
     ):
         return Refusal("the processors are not free any more", final=False)
@@ -301,6 +301,8 @@ def _secrets_of(task: Task, values: Mapping[str, str]) -> dict[str, str]:
 def _apply_limit(core: EngineCore, site: str, processors: int) -> None:
     """Divide the processors that a run may use of a site among its workers there."""
     workers = [worker for worker in core.workers.values() if worker.site == site]
+    # What was bought for copies is paid, and serves nothing else: before others' idle processors.
+    workers.sort(key=lambda worker: worker.lease not in core.for_copies)
     left, held = processors, []
     # Running tasks first, wherever they are: what they hold cannot be used elsewhere.
     for worker in workers:
@@ -308,7 +310,8 @@ def _apply_limit(core: EngineCore, site: str, processors: int) -> None:
         left -= held[-1]
     for worker, part in zip(workers, held, strict=True):
         # A worker that gets no tasks now would keep what others can use.
-        more = min(left, worker.processors - part) if worker.open else 0
+        gets_tasks = worker.open or worker.lease in core.for_copies
+        more = min(left, worker.processors - part) if gets_tasks else 0
         left -= more
         worker.limit = None if part + more == worker.processors else part + more
         waiting = worker.used - worker.processors

@@ -169,6 +169,10 @@ class Distribution:
         values, places = self._placed_scores()
         return float(np.interp(self.score(most), values, places))
 
+    def mean(self) -> float:
+        """Return the mean of the draws with what has come already, without any correction."""
+        return self.offset + float(self.draws.mean())
+
     def score(self, truth: float) -> float:
         """Return how far a truth lies from the median, 1 being as far as the 95 % quantile."""
         return score_beside(truth - self.offset, self.own_quantiles())

@@ -1,8 +1,9 @@
 """When a campaign ends and what it costs, as distributions, for one plan or many."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from bursar.forecasts.runtime_model import RuntimeColumns
 from bursar.forecasts.score_prior import recorded_scores
 from bursar.model.campaign import Workflow
 from bursar.model.plan import Placement, Purchase
+from bursar.model.slot import Slot
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -37,6 +39,9 @@ RunTimeOf = Callable[[int, str], float]
 
 PolicySimulator = Callable[[RunTimeOf], tuple[float, float]]
 """Carries a policy out with one draw of run times; returns end and cost of the whole campaign."""
+
+HOLD = 0.95
+"""Share of the draws in which a race is decided before the processors of its copy go back."""
 
 SEED = 20071
 """Seed of the draws: the same question gets the same answer."""
@@ -61,6 +66,8 @@ class CampaignForecast:
     waiting
         Seconds of the end that go to waits in batch queues: how much sooner the campaign would end
         if each request were granted at once. None where nothing waits there.
+    copies_held
+        Seconds for which the processors of each copy are held in :data:`HOLD` of the draws.
     """
 
     end: Distribution
@@ -69,6 +76,7 @@ class CampaignForecast:
     observed: int = 0
     executions: int = 0
     waiting: Distribution | None = None
+    copies_held: tuple[float, ...] = ()
 
     def odds(self, deadline: float | None, budget: float | None) -> float:
         """
@@ -102,6 +110,11 @@ class TaskProgress:
         Run times of this execution's tasks; kinds and sites by the numbers of the known run times.
     spent
         Currency units that have been paid, or are owed for what is over.
+    copied
+        Seconds at speed 1 for which copies have run, by number; 0: such a copy is thought of.
+    fresh
+        Probability that a copy takes a time of its own, as its task's first attempt is slow, and
+        not the task itself.
     """
 
     now: float = 0.0
@@ -109,6 +122,36 @@ class TaskProgress:
     elapsed: Mapping[int, float]
     observed: RuntimeColumns
     spent: float = 0.0
+    copied: Mapping[int, float] = field(default_factory=dict)
+    fresh: float = 0.5
+
+
+class TaskCopy(NamedTuple):
+    """
+    A copy of a task that runs; what ends first of both attempts counts.
+
+    Parameters
+    ----------
+    task
+        Number of the task, one of ``copied`` of the progress.
+    first_site, site
+        Names of the sites of its first attempt and of the copy.
+    comes
+        When the copy's processors are held, seconds since the campaign's begin, at least one for
+        each draw.
+    opening
+        Seconds from then until the copy begins, at most.
+    bought
+        What is bought for the copy alone, and given back when the race is decided; None: it runs
+        on what is held in any case.
+    """
+
+    task: int
+    first_site: str
+    site: str
+    comes: FloatArray
+    opening: float = 0.0
+    bought: Slot | None = None
 
 
 NO_PROGRESS = TaskProgress(
@@ -177,9 +220,23 @@ class CampaignForecaster:
         elapsed = np.array([progress.elapsed.get(int(i), 0.0) for i in self._left])
         tasks = replace(known.tasks.rows(self._left), elapsed=elapsed)
         random = np.random.default_rng(seed)
-        runtimes, self._slowness = draw_runtimes(
-            known.model, tasks, progress.observed, draws, random
+        place = {int(task): row for row, task in enumerate(self._left)}
+        copied = {place[task]: ran for task, ran in progress.copied.items() if task in place}
+        runtimes, self._slowness, raced = draw_runtimes(
+            known.model,
+            tasks,
+            progress.observed,
+            draws,
+            random,
+            copied=copied,
+            fresh=progress.fresh,
         )
+        for row, times in raced.items():
+            runtimes[:, row] = times.first
+        # What is left of the copy of a task, by the task's row.
+        self._copies = {row: times.copy - copied[row] for row, times in raced.items()}
+        self._copies_cost: FloatArray | None = np.zeros(draws)
+        self._copies_held: tuple[float, ...] = ()
         # Workers that start slowly do so at all sites: what slows them is common, such as a disk.
         self._started = random.random(draws)
         # What is left of a task that runs.
@@ -271,6 +328,38 @@ class CampaignForecaster:
         lots = self._lots(purchases, speeds, starts, comes, len(self._runtimes))
         return self._with_waiting(lots, lease[self._left], start[self._left], comes)
 
+    def with_copies(
+        self, copies: Sequence[TaskCopy], speeds: Mapping[str, float]
+    ) -> "CampaignForecaster":
+        """Return what forecasts the same campaign with copies of some tasks, on the same draws."""
+        raced, now = copy.copy(self), self._progress.now
+        draws = len(self._runtimes)
+        runtimes, cost, holds = self._runtimes.copy(), np.zeros(draws), list[float]()
+        for one in copies:
+            row = self._left.tolist().index(one.task)
+            comes = one.comes[:draws]
+            held = np.maximum(comes - now, 0.0)
+            opening = np.maximum(one.opening - np.maximum(now - comes, 0.0), 0.0)
+            ends = held + opening * self._started
+            ends += self._copies[row] * self._slowness_at(one.site, speeds, draws)
+            slowness = self._slowness_at(one.first_site, speeds, draws)
+            decided = np.minimum(runtimes[:, row] * slowness, ends)
+            runtimes[:, row] = decided / slowness
+            holds.append(float(np.quantile(np.maximum(decided - held, 0.0), HOLD)))
+            slot = one.bought
+            if slot is None:
+                continue
+            if slot.unit_price is None or slot.fixed_price is None:
+                cost = np.full(draws, np.nan)
+                continue
+            cost += slot.processors * slot.unit_price * np.maximum(decided - held, 0.0)
+            # Nothing is paid for a request that is taken back, nor again for what has begun.
+            cost += slot.fixed_price * ((decided > held) & (comes >= now))
+        raced._runtimes = runtimes
+        raced._copies_cost = None if np.isnan(cost).any() else cost
+        raced._copies_held = tuple(holds)
+        return raced
+
     def run_times(
         self, speeds: Mapping[str, float], draws: range, batch_of: IntArray | None = None
     ) -> Iterator[RunTimeOf]:
@@ -356,10 +445,14 @@ class CampaignForecaster:
             # Of workers that could have started by now, only later starts are left.
             left = np.maximum(start_up[number] - np.maximum(now - come, 0.0), 0.0)
             opening[:, number] = held[:, number] + left * self._started[:draws]
-            at = self._known.sites.get(site)
-            factor = 1.0 if at is None else self._slowness[:draws, at]
-            slowness[:, number] = factor / speeds.get(site, 1.0)
+            slowness[:, number] = self._slowness_at(site, speeds, draws)
         return _Lots(purchases, held, opening, slowness)
+
+    def _slowness_at(self, site: str, speeds: Mapping[str, float], draws: int) -> FloatArray:
+        """Return the factor of the run times at a site in each draw."""
+        at = self._known.sites.get(site)
+        factor = np.ones(draws) if at is None else self._slowness[:draws, at]
+        return np.asarray(factor / speeds.get(site, 1.0))
 
     def _with_waiting(
         self,
@@ -400,6 +493,10 @@ class CampaignForecaster:
         now = self._progress.now
         ends, costs = self._scores
         cost = _costs(lots.purchases, now, lots.held, replay.last_use, replay.busy)
+        if self._copies_cost is None:
+            cost = None
+        elif cost is not None:
+            cost += self._copies_cost[: len(cost)]
         return CampaignForecast(
             end=Distribution.of(replay.end, scores=ends, prior=self._prior.end, offset=now),
             cost=None
@@ -410,6 +507,7 @@ class CampaignForecaster:
             basis=self._known.basis,
             observed=self._known.observed,
             executions=self._known.executions,
+            copies_held=self._copies_held,
         )
 
 

@@ -8,8 +8,10 @@ first that end, which are the short ones, would make everything look fast.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,7 @@ from bursar.forecasts.runtime_model import (
     normal_pool,
     robust_deviation,
 )
+from bursar.forecasts.stragglers import BEYOND
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -102,6 +105,40 @@ class _Level:
     model: KindModel
 
 
+class RacedTimes(NamedTuple):
+    """
+    Run times of two attempts of one task, seconds at speed 1, each of shape ``(draws,)``.
+
+    Parameters
+    ----------
+    first, copy
+        Whole times of the attempt that runs already, and of its copy.
+    """
+
+    first: FloatArray
+    copy: FloatArray
+
+
+class RuntimeDraws(NamedTuple):
+    """
+    Draws of run times.
+
+    Parameters
+    ----------
+    runtimes
+        Seconds at speed 1 of each task, with failed attempts, shape ``(draws, n)``, no less than
+        what has elapsed.
+    slowness
+        Factors of the run times at each site, shape ``(draws, sites)``.
+    raced
+        Times of two attempts of each task that runs, by its row.
+    """
+
+    runtimes: FloatArray
+    slowness: FloatArray
+    raced: Mapping[int, RacedTimes]
+
+
 class UnknownRuntimes(Exception):
     """Nothing is known of how long the tasks run."""
 
@@ -112,7 +149,10 @@ def draw_runtimes(
     present: RuntimeColumns,
     draws: int,
     random: np.random.Generator,
-) -> tuple[FloatArray, FloatArray]:
+    *,
+    copied: Mapping[int, float] = MappingProxyType({}),
+    fresh: float = 0.5,
+) -> RuntimeDraws:
     """
     Draw the run times of tasks, and the slowness of sites.
 
@@ -123,12 +163,12 @@ def draw_runtimes(
         an elapsed time.
     draws
         Number of draws.
-
-    Returns
-    -------
-    tuple of arrays
-        Seconds at speed 1 of each task, with failed attempts, shape ``(draws, n)``, no less than
-        what has elapsed; and factors of the run times at each site, shape ``(draws, sites)``.
+    copied
+        Seconds at speed 1 for which copies have run, by the row of the task; 0: not begun. Two
+        attempts are drawn of these tasks.
+    fresh
+        Probability that a copy takes a time of its own, as its task's first attempt is slow, and
+        not the task itself.
 
     Raises
     ------
@@ -178,7 +218,49 @@ def draw_runtimes(
             values += values * again * random.random((draws, len(rows)))
         runtimes[:, rows] = values
     slowness = _draw_sites(model, present, rest, levels, seen, draws, random)
-    return runtimes, slowness
+    raced = {}
+    for row, elapsed in copied.items():
+        pool, centre = levels[tasks.kind[row]].model.pool, drawn[:, tasks.kind[row]] + effect[row]
+        # The last draws of all: those before are the same whatever is copied.
+        first = _beyond_all(runtimes[:, row], float(tasks.elapsed[row]), pool, centre, random)
+        raced[row] = RacedTimes(first, _copy_times(first, elapsed, fresh, pool, centre, random))
+    return RuntimeDraws(runtimes, slowness, raced)
+
+
+def _beyond_all(
+    times: FloatArray,
+    elapsed: float,
+    pool: FloatArray,
+    centre: FloatArray,
+    random: np.random.Generator,
+) -> FloatArray:
+    """
+    Return the times of an attempt, anew where it has run for longer than its whole kind.
+
+    The pool's tail is that of usual tasks. Of what has outlived them all nothing is known but that:
+    it takes twice as long in the mean (:mod:`bursar.forecasts.stragglers`), by a Pareto law.
+    """
+    share = random.random(len(times))
+    is_beyond = math.log(max(elapsed, LEAST_SECONDS)) - centre > pool[-1]
+    return np.where(is_beyond, elapsed * (1 - share) ** (1 / BEYOND - 1), times)
+
+
+def _copy_times(
+    first: FloatArray,
+    elapsed: float,
+    fresh: float,
+    pool: FloatArray,
+    centre: FloatArray,
+    random: np.random.Generator,
+) -> FloatArray:
+    """Return the times of a copy, which is as slow as the first attempt in a part of the draws."""
+    draws = len(first)
+    low = np.zeros(draws)
+    if elapsed > 0:
+        low = _share_below(pool, math.log(elapsed) - centre)
+    share = low + (1 - low) * random.random(draws)
+    own = np.exp(np.minimum(centre + _quantile(pool, share), 60.0))
+    return np.maximum(np.where(random.random(draws) < fresh, own, first), elapsed)
 
 
 def _stated_levels(

@@ -1,5 +1,5 @@
 """
-Which tasks that take long get a copy: a pure decision over run times that were seen.
+Which tasks that take long get a copy, and whether processors are bought for it: pure decisions.
 
 How long a task takes that has run for some time already follows from the times of its kind that are
 longer. The longest time that was seen is no bound: among ``n`` seen times and the next one, each is
@@ -26,6 +26,15 @@ SHARE = 0.1
 
 BEYOND = 2.0
 """Mean of the times beyond the longest that was seen, over that one."""
+
+LEAST_ODDS = 0.02
+"""Rise of the probability of the deadline from which processors are bought for a copy."""
+
+LEAST_GAIN = 0.05
+"""
+Part of the expected time left by which a copy must bring the end forward, where there is no
+deadline, from which processors are bought for it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +111,86 @@ class CopyChoice:
     worker: str
     left: float
     fresh: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutlook:
+    """
+    What is expected of a run, with a copy or without one.
+
+    Parameters
+    ----------
+    odds
+        Probability that the deadline is kept; 1 without one.
+    paid
+        Probability that the budget is enough; 1 without one.
+    end
+        Expected end, seconds since the run's begin.
+    cost
+        Expected cost, currency units; infinite where a price is unknown.
+    """
+
+    odds: float = 1.0
+    paid: float = 1.0
+    end: float
+    cost: float
+
+
+def copy_chance(faster: int, slower: int) -> float:
+    """
+    Return the probability that a copy is not as slow as the first attempt of its task.
+
+    By the rule of succession: one half before any race is decided, and nearer to 0 the more copies
+    were outrun. Where tasks are slow, and not their attempts, no processors are bought before long.
+
+    Parameters
+    ----------
+    faster, slower
+        Races of the run that were won by the copy, and by the first attempt.
+    """
+    return (1 + faster) / (2 + faster + slower)
+
+
+def choose_purchase(
+    without: RunOutlook,
+    offers: Sequence[RunOutlook],
+    *,
+    now: float,
+    confidence: float,
+    has_deadline: bool,
+) -> int | None:
+    """
+    Choose the copy, by its place among the offers, for which processors are bought; None: none.
+
+    With a deadline, nothing is bought while its probability is no less than the confidence asked
+    for. Under that, the cheapest copy is bought of those with which the confidence is reached, and
+    else the one that raises the probability most. Without a deadline it is the one with the
+    earliest expected end. None makes it less likely that the budget is enough, unless that is still
+    as certain as the confidence.
+
+    Parameters
+    ----------
+    without, offers
+        What is expected without another copy, and with each one that is possible.
+    now
+        Seconds since the run's begin.
+    """
+    certain = min(confidence, without.paid)
+    able = [(one, at) for at, one in enumerate(offers) if one.paid >= certain]
+    if has_deadline:
+        if without.odds >= confidence:
+            return None
+        better = [(one, at) for one, at in able if one.odds >= without.odds + LEAST_ODDS]
+        enough = [(one, at) for one, at in better if one.odds >= confidence]
+        ranked = sorted(
+            enough or better,
+            key=lambda entry: (0.0 if enough else -entry[0].odds, entry[0].cost, entry[1]),
+        )
+    else:
+        least = LEAST_GAIN * max(without.end - now, 0.0)
+        better = [(one, at) for one, at in able if without.end - one.end > least]
+        ranked = sorted(better, key=lambda entry: (entry[0].end, entry[0].cost, entry[1]))
+    return ranked[0][1] if ranked else None
 
 
 def expected_time(seen: Sequence[float]) -> float:

@@ -424,11 +424,13 @@ class RetryTable(TomlTable, frozen=True):
     ] = 1.0
     ceiling: Annotated[Duration, Meta(description="Longest wait between tries.")] = 60.0
     copies: Annotated[
-        bool,
+        bool | Literal["buy"],
         Meta(
             description="Whether a task that takes longer than others of its kind may begin a "
             "second time meanwhile, on processors that nothing else needs; the first success "
-            "counts. Only for tasks that do nothing but print and make their outputs."
+            'counts. "buy": also on processors bought for that, where this improves the odds '
+            "of the deadline, or the expected end, within the budget. Only for tasks that do "
+            "nothing but print and make their outputs."
         ),
     ] = False
 
@@ -438,7 +440,8 @@ class RetryTable(TomlTable, frozen=True):
             attempts=self.attempts,
             backoff=self.backoff,
             ceiling=self.ceiling,
-            copies=self.copies,
+            copies=bool(self.copies),
+            buys_copies=self.copies == "buy",
         )
 
 

@@ -170,7 +170,9 @@ class BudgetGuard:
         """
         Open a lease that begins now or at a later start.
 
-        A lease whose processors have just arrived takes the place of its request.
+        A lease whose processors have just arrived takes the place of its request. Where the money
+        of a lease with an agreed end is set aside for tasks without a limit, these get a shorter
+        one: they have until the money is used up, and that comes sooner now.
 
         Parameters
         ----------
@@ -187,6 +189,9 @@ class BudgetGuard:
             now = lease.start if now is None else now
             # Money first, lease afterwards: a refusal must leave nothing open.
             refusal = self._holds.cover({lease.id: lease.start}, now, entry)
+            if refusal is not None and lease.until is not None:
+                self._shorten(entry.worst(lease.until), now)
+                refusal = self._holds.cover({lease.id: lease.start}, now, entry)
             if refusal is not None:
                 return refusal
         self._holds.add(entry)
@@ -417,6 +422,19 @@ class BudgetGuard:
         return self._holds.spent_at(site, now)
 
     # Inside.
+
+    def _shorten(self, amount: Micros, now: float) -> None:
+        """Free an amount that is set aside for tasks without a limit, as far as they have more."""
+        holds = self._holds
+        rate = sum(entry.rate(now) for entry in holds.endless.values())
+        if holds.budget is None or rate <= 0:
+            return
+        moment = max(now, holds.out_of_money(now) - LEAD - amount / rate)
+        for entry in holds.endless.values():
+            for task, end in entry.ends.items():
+                if self._limit_of(task) is None:
+                    entry.ends[task] = min(end, moment)
+        holds.release_ahead({}, now)
 
     def _priced(self) -> bool:
         return any(entry.lease.is_priced for entry in self._holds.open.values())

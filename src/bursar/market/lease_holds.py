@@ -273,7 +273,7 @@ class LeaseHolds:
         self.fund_missing(wanted, now)
         if self.budget is not None and total > self.ledger.free:
             # What was held ahead for convenience must not keep others from their worst case.
-            self._release_ahead(until, now)
+            self.release_ahead(until, now)
         if self.budget is not None and total > self.ledger.free:
             short = format_amount(total - self.ledger.free, self.ledger.currency)
             return Refusal(f"the budget is {short} short of the worst case", final=False)
@@ -285,7 +285,7 @@ class LeaseHolds:
                 self.hold(entry, amount, now)
         return None
 
-    def _release_ahead(self, until: dict[str, float], now: float) -> None:
+    def release_ahead(self, until: dict[str, float], now: float) -> None:
         """Release the part of each hold that exceeds the worst case of an endless lease."""
         for entry in self.endless.values():
             end = max(entry.worst_end(now), until.get(entry.lease.id, now))

@@ -135,6 +135,9 @@ class Allocation(AllocationRequest):
         Whether it was booked ahead: the processors are kept, and paid, from the agreed start on.
     tasks
         Numbers of its own tasks, in order of execution; empty: it serves whatever comes.
+    copy_of
+        Number of the task for whose copy it was bought, which alone runs there; None: it is an
+        allocation like any other.
     copies
         Number of allocations of its bundle.
     asked
@@ -171,6 +174,7 @@ class Allocation(AllocationRequest):
     extensible: bool = False
     booked: bool = False
     tasks: tuple[int, ...] = ()
+    copy_of: int | None = None
     copies: int = 1
     asked: float = 0.0
     granted: float | None = None

@@ -398,18 +398,23 @@ class Retry:
     copies
         Whether a task that takes long may have a second attempt at the same time, on processors
         that nothing else needs; the first success counts.
+    buys_copies
+        Whether processors may be bought for such attempts; only where these are allowed.
     """
 
     attempts: int = 3
     backoff: float = 1.0
     ceiling: float = 60.0
     copies: bool = False
+    buys_copies: bool = False
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ValueError(f"attempts must be at least 1, got {self.attempts}")
         if self.backoff < 0 or self.ceiling < 0:
             raise ValueError("backoff and ceiling must not be negative")
+        if self.buys_copies and not self.copies:
+            raise ValueError("no processors are bought for copies where there are none")
 
     def wait_before(self, attempt: int) -> float:
         """Seconds to wait before try number ``attempt`` (2 for the first retry)."""

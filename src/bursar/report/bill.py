@@ -301,6 +301,7 @@ def make_bill(
     recorded_at: Mapping[str, str] | None = None,
     disputes: Sequence[DisputeRecord] = (),
     copies: Collection[tuple[int, int]] = (),
+    bought: Collection[str] = (),
 ) -> Bill:
     """
     Make the bill of a run. Open leases of a run that goes on are not yet included.
@@ -321,6 +322,8 @@ def make_bill(
         Bills of sites that are wrong.
     copies
         Task and attempt of each copy.
+    bought
+        Leases that were bought for copies.
     """
     recorded, recorded_at = recorded or {}, recorded_at or {}
     paid = ledger.settled()
@@ -372,7 +375,9 @@ def make_bill(
         leases=items,
         figures=_figures(items, recorded, recorded_at),
         tasks=[_task_item(tasks[number], attempts) for number, attempts in by_task.items()],
-        copies=copies_item(by_task, copies),
+        copies=copies_item(
+            by_task, copies, {name: paid.get(name, 0) for name in bought if name in closed}
+        ),
         total=ledger.spent,
         granted=ledger.funded,
         held=ledger.held,

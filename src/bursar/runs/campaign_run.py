@@ -224,7 +224,7 @@ async def _carry_out(
             observed.take_in(record)
             forecast.take_in(record)
             if stragglers is not None:
-                stragglers.learn(outcome, record.site)
+                stragglers.learn(record)
             if record.final and outcome.status is not Status.SUCCEEDED:
                 task = workflow.tasks[outcome.task]
                 text = f"{task.id} {outcome.status}: {outcome.reason}"
@@ -245,7 +245,7 @@ async def _carry_out(
             on_outcome=took_in,
             on_event=tell,
         )
-        stragglers = straggler_watch(execution, campaign, environment, forecast.known)
+        stragglers = straggler_watch(execution, campaign, environment, forecast, plan.currency)
         signals = RunSignals(execution, tell)
         owned = False
         state: RunState = "failed"

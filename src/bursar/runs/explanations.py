@@ -1,16 +1,23 @@
 """Explanations of a run from its journal: its requests to sites, and the placement of its tasks."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from bursar.broker.decision_reasons import DECISION, PlacementDecision, SiteDecision
-from bursar.dispatch.journal_records import AttemptRecord, CopyStart, copies_of
+from bursar.dispatch.journal_records import (
+    AttemptRecord,
+    CopyPurchase,
+    CopyStart,
+    copies_of,
+    purchases_for_copies,
+)
 from bursar.market.lease import Lease
 from bursar.market.purchasing import TRADE, DealRecord
+from bursar.model.campaign import odds_in_words
 from bursar.model.errors import InputError, spelling_hint
 from bursar.provisioning.accounting import (
     AllocationUsage,
@@ -299,13 +306,16 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
     if not _is_decided(record):
         reason = _planned(record, number)
         copies = {c.attempt: c for c in copies_of(record.journal.events) if c.task == number}
+        bought = purchases_for_copies(record.journal.events)
         return [
             PlacementReason(
                 attempt=r.outcome.attempt,
                 site=r.site,
                 lease=r.lease,
                 at=r.outcome.start - begin,
-                why=_copied(copies[r.outcome.attempt]) if r.outcome.attempt in copies else reason,
+                why=_copied(copies[r.outcome.attempt], bought)
+                if r.outcome.attempt in copies
+                else reason,
                 status=str(r.outcome.status),
                 deals=tuple(deals.get(r.lease, ())),
             )
@@ -336,12 +346,24 @@ def why(record: RunRecord, task: str) -> list[PlacementReason]:
     return placed
 
 
-def _copied(copy: CopyStart) -> str:
+def _copied(copy: CopyStart, bought: Mapping[str, CopyPurchase]) -> str:
     """Say why a task got a second attempt at the same time."""
+    purchase, where = bought.get(copy.lease), "a copy on a free processor"
+    if purchase is not None:
+        what = "a processor" if purchase.processors == 1 else f"{purchase.processors} processors"
+        where = f"a copy on {what} bought for it ({_gain(purchase)})"
     return (
-        f"a copy on a free processor: attempt {copy.of} had run for {span(copy.elapsed)}, and "
+        f"{where}: attempt {copy.of} had run for {span(copy.elapsed)}, and "
         f"{span(copy.left)} more were expected; of the copy {span(copy.fresh)}"
     )
+
+
+def _gain(purchase: CopyPurchase) -> str:
+    """Say what was expected of a copy when its processors were bought."""
+    if purchase.odds is None or purchase.odds_with is None:
+        return f"an end after {span(purchase.end_with)} was expected, not {span(purchase.end)}"
+    before, after = odds_in_words(purchase.odds), odds_in_words(purchase.odds_with)
+    return f"odds of the deadline {after}, not {before}"
 
 
 def _taken(origin: str, record: AttemptRecord) -> PlacementReason:

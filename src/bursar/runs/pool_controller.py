@@ -116,6 +116,8 @@ class PoolController(Supply):
         """Tell people; the pool has heard of the loss, and asks another site, or later."""
         if not isinstance(error, BudgetStop | SiteError):
             return False
+        if allocation.copy_of is not None:  # the first attempt of its task goes on
+            return True
         self.run.notify(str(error))
         others = [a for a in self.run.provision.allocations() if a.name != allocation.name]
         if not isinstance(error, BudgetStop) or others or self.run.guard.charges.unsettled:
@@ -147,17 +149,23 @@ class PoolController(Supply):
 
     def began(self, allocation: Allocation) -> None:
         """Note that a site has granted the processors of an allocation."""
+        if allocation.copy_of is not None:
+            return
         self._pool.began(allocation.name, self.run.dispatcher.now())
         self._write(allocation, "began")
         self._changed.set()
 
     def moved(self, allocation: Allocation) -> None:
         """Note that another site serves a request than the one that was asked."""
+        if allocation.copy_of is not None:
+            return
         self._pool.moved(allocation.name, allocation.site, self.run.dispatcher.now())
         self._write(allocation, "asked", "awarded by tender")
 
     def ended(self, allocation: Allocation, loss: AllocationLoss, reason: str) -> None:
         """Note that an allocation is over or was never granted."""
+        if allocation.copy_of is not None:
+            return
         self._pool.ended(allocation.name, self.run.dispatcher.now(), loss, reason)
         self._write(allocation, loss, reason)
         self._changed.set()
@@ -245,7 +253,9 @@ class PoolController(Supply):
             now=now,
             demand=demand,
             allocations=tuple(
-                _observed(a, loads.get(a.name)) for a in self.run.provision.allocations()
+                _observed(a, loads.get(a.name))
+                for a in self.run.provision.allocations()
+                if a.copy_of is None  # neither room for other tasks nor the pool's to release
             ),
             sites={name: self._seen(site, goal) for name, site in self._sites.items()},
             until_deadline=None if goal.deadline is None else goal.deadline - elapsed,

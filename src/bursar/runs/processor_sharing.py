@@ -68,8 +68,13 @@ class ProcessorSharing:
             # They may use all that they have, and no other run may take what they use.
             leases_open = [self._guard.find(name) for name in self._guard.leases]
             used = max(used, sum(one.processors for one in leases_open if one and one.site == site))
-        leases = {a.name for a in self._provision.allocations() if a.site == site}
-        ready = figures.widths_ready(leases)
+        here = [a for a in self._provision.allocations() if a.site == site and not a.is_over]
+        ready = dict(figures.widths_ready({a.name for a in here if a.copy_of is None}))
+        # A copy for which processors were bought is as good as a ready task.
+        busy = figures.busy_leases()
+        for one in here:
+            if one.copy_of is not None and one.granted is not None and one.name not in busy:
+                ready[one.processors] = ready.get(one.processors, 0) + 1
         return ShareDemand(
             wanted=used + sum(width * count for width, count in ready.items()),
             narrowest=min(ready, default=0),

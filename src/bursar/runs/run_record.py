@@ -27,6 +27,7 @@ from bursar.dispatch.journal_records import (
     JournalState,
     ReusedResults,
     copies_of,
+    purchases_for_copies,
 )
 from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
@@ -180,6 +181,7 @@ class RunRecord:
             self.recorded_at,
             self.disputes,
             {(copy.task, copy.attempt) for copy in copies_of(self.journal.events)},
+            purchases_for_copies(self.journal.events),
         )
         rates = {site.name: site.exchange for site in self.info.sites if site.exchange}
         figures = [

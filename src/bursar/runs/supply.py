@@ -24,8 +24,6 @@ from bursar.runs.allocation_provisioner import AllocationProvisioner
 from bursar.sites.protocol import SellingSite, Site
 from bursar.supervisor import TaskSupervisor
 
-# What brings processors to the tasks of a run: the protocol, and what a run lends to it.
-
 UNSENT = "unsent"
 """Name in place of a lease for tasks that have not been sent to any queue."""
 
@@ -483,6 +481,8 @@ class PlannedSupply(Supply):
 
     def on_fault(self, error: BursarError, allocation: Allocation) -> bool:
         """Plan the remaining tasks again where a site has no machine of those that it sells."""
+        if allocation.copy_of is not None:  # the first attempt of its task goes on
+            return isinstance(error, BudgetStop | SiteError)
         site: object = self.run.bindings.sites.get(allocation.site)
         if not (isinstance(error, SiteError) and isinstance(site, SellingSite)):
             return False
@@ -546,8 +546,7 @@ class PlannedSupply(Supply):
             await self.run.dispatcher.change()
         self.run.notify("what is left is planned again")
         plan = await replan(self._snapshot(self._stretch))
-        # Before signing, so that a pilot which ends too early from now on can ask for yet another
-        # plan.
+        # Before signing: a pilot that ends too early from now on can ask for yet another plan.
         self._replanning = None
         self.plan = plan
         await self._sign(plan)

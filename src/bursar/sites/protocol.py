@@ -154,6 +154,9 @@ class RequestQueue(Protocol):
         May be called in any thread, and may take seconds.
         """
 
+    def wait_forecast(self, processors: int, seconds: float) -> "WaitForecast | None":
+        """Return how long a request of this size should wait that is made now, likewise."""
+
 
 @runtime_checkable
 class QueuedSite(Protocol):

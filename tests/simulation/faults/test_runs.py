@@ -1,6 +1,7 @@
 """The engine of a run under faults, with copies of tasks."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,3 +57,41 @@ def test_numbers_that_are_given_again_are_noticed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(core, "last_numbers", lambda journal: {})
 
     assert _first_wrong(_BREAKING) != ""
+
+
+def _first_wrong_purchase(seeds: int) -> str:
+    """Return what is wrong in the first of some seeds of many purchases that fails."""
+    for seed in range(seeds):
+        plan = replace(run_plan_of(seed), purchases=1.0, kills=0.2)
+        if wrong := simulate_run(seed, plan):
+            return wrong
+    return ""
+
+
+def test_tasks_on_processors_bought_for_copies_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliberately broken: workers of what was bought for copies take tasks like any other."""
+    joined = reactor.worker_joined
+
+    def open_to_all(core: Any, *words: Any, **more: Any) -> Any:
+        bought, core.for_copies = core.for_copies, set()
+        worker = joined(core, *words, **more)
+        core.for_copies = bought
+        return worker
+
+    monkeypatch.setattr(reactor, "worker_joined", open_to_all)
+
+    assert "was bought for a copy, and runs" in _first_wrong_purchase(SEEDS)
+
+
+def test_a_purchase_whose_end_is_not_recorded_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliberately broken: a lease is paid, and the journal does not say that it has ended."""
+
+    def pay_only(life: Any, lease: str) -> None:
+        if lease in life.guard.leases:
+            life.guard.charges.close(lease, life.now())
+            life.pending.transfers.extend(life.guard.transfers())
+            life.commit_soon()
+
+    monkeypatch.setattr("bursar_devtools.run_life.EngineLife.close_lease", pay_only)
+
+    assert "copy-" in _first_wrong_purchase(SEEDS)

@@ -5,16 +5,19 @@ The engine's reactions and orders are real, and so are the journal and a worker'
 outcomes. Simulated are time, connections, the processes of tasks, and what tasks leave. The run is
 killed between any two steps, also after a transaction is durable and before anybody hears of it;
 connections break; workers die; tasks fail, take long, and are cancelled; copies begin at any time.
+Processors are bought for copies, come late or never, run out of time, and are given back when the
+race is decided. The guard of the budget and its ledger are real, and so are the leases.
 """
 
 import heapq
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from msgspec.structs import replace
 
 from bursar.dispatch.journal import RunJournal, read_journal
 from bursar.dispatch.journal_records import (
@@ -29,25 +32,33 @@ from bursar.engine.core import EngineCore, EngineSettings, RestoredAttempts, Run
 from bursar.engine.figures import EngineFigures
 from bursar.engine.ready_tasks import MASK
 from bursar.engine.run_tasks import RunTasks
-from bursar.engine.transactions import EngineTransaction
 from bursar.engine.worker_link import ClosedLink
 from bursar.engine.worker_slots import WorkerSlot
+from bursar.market.lease import Lease
 from bursar.model.campaign import Retry
-from bursar.model.errors import BursarError
-from bursar.model.money import Refusal, Transfer
 from bursar.model.task import File, Outcome, Status, Task
-from bursar.runs.incarnations import BEGIN, TAKEN_OVER
+from bursar.runs.incarnations import BEGIN, TAKEN_OVER, leases_of
 from bursar.runs.surviving_workers import cut_off
 from bursar.worker.unacknowledged import UnacknowledgedWork
 from bursar_devtools.faults.event_trace import EventTrace
 from bursar_devtools.faults.fault_plan import RunFaultPlan, run_plan_of, seeded_random
+from bursar_devtools.run_life import (
+    EPOCH,
+    LASTING_LEASE,
+    EngineLife,
+    EventTimer,
+    NumberedGuard,
+    lease_from,
+    told_of,
+    wrong_money,
+)
 
-_EPOCH = 1e6  # seconds: the journal's time 0
 _FAULTS_END = 60.0  # seconds: from then on all goes well
 _LONGEST = 3_000.0  # seconds: until then everything must have come to an end
 _TRIES = 3
 _ABSENCE = 30.0  # seconds; longer than any break of a connection here
 _NOWHERE = Path("/nowhere")
+_LONGEST_COPY = 12.0  # seconds for which processors are bought for a copy
 
 
 def simulate_run(
@@ -74,103 +85,6 @@ def simulate_run(
         return _Simulation(seed, plan or run_plan_of(seed), path, trace).run()
 
 
-def _told_of(outcome: Outcome) -> str:
-    mark = "c" if outcome.task > MASK else ""
-    return (
-        f"{outcome.task & MASK}{mark}.{outcome.attempt} {outcome.status} {outcome.reason}".strip()
-    )
-
-
-class _Timer:
-    """A callback at a moment, which may be cancelled."""
-
-    def __init__(self, call: Callable[[], None], is_alive: Callable[[], bool]) -> None:
-        self._call, self._is_alive = call, is_alive
-
-    def cancel(self) -> None:
-        self._is_alive = lambda: False
-
-    def fire(self) -> None:
-        if self._is_alive():
-            self._call()
-
-
-class _Guard:
-    """Knows by which numbers money is set aside."""
-
-    def __init__(self) -> None:
-        self.held: set[int] = set()
-
-    def admit(self, task: int, lease: str, now: float) -> float | Refusal:
-        self.held.add(task)
-        return math.inf
-
-    def withdraw(self, task: int, now: float) -> None:
-        self.held.discard(task)
-
-    def settle(self, outcomes: Sequence[Outcome], now: float) -> Sequence[Transfer]:
-        self.held -= {outcome.task for outcome in outcomes}
-        return ()
-
-    def transfers(self) -> Sequence[Transfer]:
-        return ()
-
-
-@dataclass(slots=True, eq=False)
-class _Life:
-    """
-    One incarnation of the engine: its state, its clock and its store.
-
-    Parameters
-    ----------
-    core
-        The engine; None until it has begun.
-    """
-
-    world: "_Simulation"
-    journal: RunJournal
-    guard: _Guard = field(default_factory=_Guard)
-    core: EngineCore | None = None
-    pending: EngineTransaction = field(default_factory=EngineTransaction)
-    fault: BursarError | None = None
-    is_over: bool = False
-    is_committing: bool = False
-
-    def now(self) -> float:
-        return _EPOCH + self.world.time
-
-    def soon(self, callback: Callable[[], None]) -> None:
-        self.later(0.0, callback)
-
-    def at(self, moment: float, callback: Callable[[], None]) -> _Timer:
-        return self.later(moment - self.now(), callback)
-
-    def later(self, seconds: float, callback: Callable[[], None]) -> _Timer:
-        return self.world.later(seconds, callback, lambda: not self.is_over)
-
-    def commit_soon(self) -> None:
-        if not self.is_committing:
-            self.is_committing = True
-            self.later(self.world.delay(0.1), self._write)
-
-    def fail(self, error: BaseException) -> None:
-        raise error
-
-    def _write(self) -> None:
-        done, self.pending = self.pending, EngineTransaction()
-        self.world.trace.note("journal", f"{[_told_of(r.outcome) for r in done.records]}")
-        self.journal.commit(done.records, done.transfers, done.events, done.starts)
-        # A kill in between: durable, and nobody has been told.
-        self.later(self.world.delay(0.1), partial(self._told, done))
-
-    def _told(self, done: EngineTransaction) -> None:
-        assert self.core is not None
-        self.is_committing = False
-        reactor.committed(self.core, done)
-        if self.pending:
-            self.commit_soon()
-
-
 @dataclass(slots=True, eq=False)
 class _Link(ClosedLink):
     """
@@ -186,7 +100,7 @@ class _Link(ClosedLink):
     """
 
     worker: "_Worker"
-    life: _Life
+    life: EngineLife
     slot: WorkerSlot[RunTasks] | None = None
     accepted: list[int | None] = field(default_factory=list)
     is_open: bool = True
@@ -218,6 +132,11 @@ class _Link(ClosedLink):
         told, self.accepted = self.accepted[:count], self.accepted[count:]
         self._send(partial(self.worker.acknowledged, count, told))
 
+    def leave(self) -> None:
+        """End a worker that was bought for a copy; others stay."""
+        if self.worker.is_bought:
+            self._send(self.worker.leave)
+
     def hang_up(self) -> None:
         self.abort()
 
@@ -246,10 +165,20 @@ class _Link(ClosedLink):
 
 
 class _Worker:
-    """A worker that outlives the engine, whose tasks only take time."""
+    """
+    A worker whose tasks only take time; it outlives the engine, unless it was bought for a copy.
 
-    def __init__(self, world: "_Simulation", name: str, processors: int) -> None:
-        self.world, self.name, self.processors = world, name, processors
+    Parameters
+    ----------
+    lease
+        Lease of its processors.
+    """
+
+    def __init__(
+        self, world: "_Simulation", name: str, processors: int, lease: str = LASTING_LEASE
+    ) -> None:
+        self.world, self.name, self.processors, self.lease = world, name, processors, lease
+        self.is_bought = lease != LASTING_LEASE
         self.work = UnacknowledgedWork()
         self.link: _Link | None = None
         self.is_dead = False
@@ -262,18 +191,20 @@ class _Worker:
         if self.is_dead or self.link is not None:
             return
         if life is None or life.core is None:
+            self.is_dead = self.is_bought
             self.world.later(self.world.delay(2.0), self.connect)
             return
         self.link = link = _Link(self, life)
         self.world.trace.note(self.name, f"connects with {self.work.holds()}")
         hello = Hello(
-            "secret", self.name, "here", self.processors, "lease-1", holds=self.work.holds()
+            "secret", self.name, "here", self.processors, self.lease, holds=self.work.holds()
         )
         link.slot = reactor.worker_joined(life.core, hello, link)
         self._report()
 
     def lose_connection(self, *, for_good: bool = False) -> None:
         link, self.link = self.link, None
+        for_good = for_good or self.is_bought
         self.is_dead = for_good
         self.world.trace.fault("death" if for_good else "break", self.name, "no connection")
         if link is not None:
@@ -291,7 +222,13 @@ class _Worker:
             self.work.lost_connection()
             self.world.later(self.world.delay(5.0), self.connect)
 
+    def leave(self) -> None:
+        if not self.is_dead:
+            self.lose_connection(for_good=True)
+
     def take(self, jobs: list[WireJob]) -> None:
+        if self.is_bought and any(job.task <= MASK for job in jobs):
+            self.world.wrong = f"{self.lease} was bought for a copy, and runs {jobs[0].task}"
         self.world.trace.note(self.name, f"is given {[(job.task, job.attempt) for job in jobs]}")
         for job in jobs:
             if self.work.took(job.task, job.attempt):
@@ -327,12 +264,12 @@ class _Worker:
 
     def _finish(self, key: tuple[int, int], status: Status, reason: str) -> None:
         del self._jobs[key]
-        now = _EPOCH + self.world.time
-        start = _EPOCH + self._begun.pop(key, self.world.time)
+        now = EPOCH + self.world.time
+        start = EPOCH + self._begun.pop(key, self.world.time)
         outcome = Outcome(
             task=key[0], attempt=key[1], status=status, start=start, end=now, reason=reason
         )
-        self.world.trace.note(self.name, f"ends {_told_of(outcome)}")
+        self.world.trace.note(self.name, f"ends {told_of(outcome)}")
         self.work.finished(outcome)
         self._report()
         self._begin()
@@ -366,14 +303,15 @@ class _Simulation:
         self.time = 0.0
         self._count = 0
         trace.now = lambda: self.time
-        self.life: _Life | None = None
+        self.life: EngineLife | None = None
         self.promised: set[int] = set()  # tasks of which a success was acknowledged
         self._forgiven: set[int] = set()  # tasks of whose copies outputs could not be published
         self._cancelled: set[int] = set()
         self._files: dict[int, int] = {}  # attempt whose outputs are published, by task
         self._left: set[tuple[int, int]] = set()  # outputs of copies in their folders
-        self._heap: list[tuple[float, int, _Timer]] = []
-        self._wrong = ""
+        self._heap: list[tuple[float, int, EventTimer]] = []
+        self.wrong = ""
+        self._purchase = 0
         outputs = (File("out"),) if plan.has_files else ()
         count = self.chance.randint(3, 12)
         self._tasks = [Task(id=f"t{n}", outputs=outputs) for n in range(count)]
@@ -388,14 +326,14 @@ class _Simulation:
         self._start()
         for _ in range(self.chance.randint(2, 4)):
             self._add_worker()
-        for kind in ("copies", "kills", "breaks", "deaths", "cancellations"):
+        for kind in ("copies", "kills", "breaks", "deaths", "cancellations", "purchases"):
             self._again(kind)
-        while self._heap and not self._wrong and not self._is_done():
+        while self._heap and not self.wrong and not self._is_done():
             self.time, _, timer = heapq.heappop(self._heap)
             if self.time > _LONGEST:
                 return "not all comes to an end"
             timer.fire()
-        wrong = self._wrong or self._judge()
+        wrong = self.wrong or self._judge()
         if self.life is not None:
             self.life.journal.close()
         return wrong
@@ -405,8 +343,8 @@ class _Simulation:
         seconds: float,
         call: Callable[[], None],
         is_alive: Callable[[], bool] = lambda: True,
-    ) -> _Timer:
-        timer = _Timer(call, is_alive)
+    ) -> EventTimer:
+        timer = EventTimer(call, is_alive)
         self._count += 1
         heapq.heappush(self._heap, (self.time + max(seconds, 0.0), self._count, timer))
         return timer
@@ -421,7 +359,7 @@ class _Simulation:
     def begun(self, key: tuple[int, int]) -> None:
         task = key[0]  # a copy may have been on its way, and is stopped
         if task in self.promised - self._forgiven:
-            self._wrong = f"task {task} begins again, and its success was acknowledged"
+            self.wrong = f"task {task} begins again, and its success was acknowledged"
 
     def made(self, job: WireJob) -> None:
         if job.unpublished:
@@ -436,7 +374,7 @@ class _Simulation:
             self.trace.fault("no room", "run", f"for task {task}, attempt {attempt}")
             return "no room"
         if (task, attempt) not in self._left and self._files.get(task) != attempt:
-            self._wrong = f"there are no outputs of task {task}, attempt {attempt}"
+            self.wrong = f"there are no outputs of task {task}, attempt {attempt}"
         self._left.discard((task, attempt))
         self._files[task] = attempt
         self.trace.note("run", f"publishes task {task}, attempt {attempt}")
@@ -451,22 +389,34 @@ class _Simulation:
     def _start(self) -> None:
         journal = RunJournal(self._path, durable=False)
         past = read_journal(self._path)
+        last_seen = max(past.last_seen, *(event.time for event in past.events), 0.0)
         living = [worker.name for worker in self._workers if not worker.is_dead]
         if past.events:
             cut, withdrawn = cut_off(past, living)
             journal.commit(cut, starts=withdrawn)
             past = read_journal(self._path)
-        self.life = life = _Life(self, journal)
+        self.life = life = EngineLife(self, journal, NumberedGuard(past.transfers))
+        life.guard.begin(life.now())
         life.core = self._engine(life, past, living)
         told = TAKEN_OVER if past.events else ""
         life.pending.events.append(RunEvent(life.now(), BEGIN, told))
+        self._open_leases(life, leases_of(past.events), last_seen)
         life.commit_soon()
         if living:
             life.at(life.now() + _ABSENCE, partial(reactor.settle, life.core))
         else:
             reactor.settle(life.core)
 
-    def _engine(self, life: _Life, past: JournalState, living: list[str]) -> EngineCore:
+    def _open_leases(self, life: EngineLife, known: dict[str, Lease], last_seen: float) -> None:
+        """Go on with the lease of the workers that stay, and end what was bought for copies."""
+        stays = known.get(LASTING_LEASE) or replace(lease_from(life.now()), id=LASTING_LEASE)
+        life.guard.open(stays, life.now())
+        for lease in known.values():
+            if lease.id != LASTING_LEASE and lease.end is None:
+                life.note_lease(life.guard.charges.close_lost(lease, max(last_seen, lease.start)))
+        life.note_lease(stays)
+
+    def _engine(self, life: EngineLife, past: JournalState, living: list[str]) -> EngineCore:
         queue = RunTasks(Retry(attempts=_TRIES, backoff=0.0))
         queue.extend(self._tasks, self._parents)
         restored = RestoredAttempts()
@@ -513,12 +463,60 @@ class _Simulation:
         if core is None:
             return
         running = sorted(number for number in core.queue.scheduler.claims if number <= MASK)
-        workers = sorted(core.workers)
+        workers = sorted(w.name for w in core.workers.values() if w.lease == LASTING_LEASE)
         if running and workers:
             task, worker = self.chance.choice(running), self.chance.choice(workers)
             why = CopyStart(task, 0, 0, "", worker, 1.0, 2.0, 1.0)
             if run_orders.copy(core, task, worker, why) is None:
                 self.trace.fault("copy", worker, f"copy of {task}")
+
+    def _purchases(self) -> None:
+        """Buy a processor for a copy of a task that runs; it may come when nobody needs it."""
+        life = self.life
+        if life is None or life.core is None:
+            return
+        running = sorted(number for number in life.core.queue.scheduler.claims if number <= MASK)
+        if not running:
+            return
+        task = self.chance.choice(running)
+        self._purchase += 1
+        name = f"copy-{self._purchase}"
+        life.core.attached.add(name)
+        life.core.for_copies.add(name)
+        self.trace.fault("purchase", name, f"for a copy of {task}")
+        lease = replace(lease_from(life.now()), id=name, until=life.now() + _LONGEST_COPY)
+        life.guard.open(lease, life.now())
+        life.note_lease(lease)
+        life.later(self.delay(4.0), partial(self._come, life, name, task))
+        life.later(_LONGEST_COPY, partial(self._expire, life, name))
+        life.later(self.delay(1.0), partial(self._review, life, name, 0))
+
+    def _come(self, life: EngineLife, lease: str, task: int) -> None:
+        """Start the worker of what was bought, and then the copy."""
+        if lease in life.guard.leases:
+            worker = _Worker(self, lease, 1, lease)
+            self._workers.append(worker)
+            life.later(self.delay(1.0), partial(self._copy_there, life, lease, task))
+
+    def _copy_there(self, life: EngineLife, lease: str, task: int) -> None:
+        assert life.core is not None
+        why = CopyStart(task, 0, 0, "", lease, 1.0, 2.0, 1.0)
+        if run_orders.copy(life.core, task, lease, why) is None:
+            self.trace.fault("copy", lease, f"copy of {task}")
+
+    def _expire(self, life: EngineLife, lease: str) -> None:
+        """Stop what runs when the time of what was bought is over."""
+        if lease in life.guard.leases and life.core is not None:
+            reactor.vacate(life.core, lease, "its processors' time is over")
+
+    def _review(self, life: EngineLife, lease: str, looks: int) -> None:
+        """Give back what was bought once nothing runs there, after a while."""
+        assert life.core is not None
+        if looks > 5 and not EngineFigures(life.core).left(lease):
+            reactor.dismiss(life.core, lease)
+            life.close_lease(lease)
+        else:
+            life.later(1.0, partial(self._review, life, lease, looks + 1))
 
     def _kills(self) -> None:
         life, self.life = self.life, None
@@ -556,7 +554,7 @@ class _Simulation:
         life = self.life
         if life is None or life.core is None or self.time < _FAULTS_END:
             return False
-        if life.pending or life.is_committing:
+        if life.pending or life.is_committing or life.guard.leases != (LASTING_LEASE,):
             return False
         return EngineFigures(life.core).is_done and not life.core.queue.scheduler.claims
 
@@ -567,6 +565,8 @@ class _Simulation:
         if life.guard.held:
             return f"money is set aside for {sorted(life.guard.held)}, and nothing runs"
         state = read_journal(self._path)
+        if wrong := wrong_money(state, life):
+            return wrong
         records: dict[int, list[Outcome]] = {n: [] for n in range(len(self._tasks))}
         for outcome in state.attempts:
             records[outcome.task].append(outcome)

@@ -5,7 +5,7 @@ from typing import Optional
 
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
-from snakemake_executor_plugin_bursar.executor import Executor as Executor
+from snakemake_executor_plugin_bursar.executor import SnakemakeExecutor as Executor
 
 common_settings = CommonSettings(
     non_local_exec=True,
@@ -62,3 +62,6 @@ class ExecutorSettings(ExecutorSettingsBase):
             "env_var": False,
         },
     )
+
+
+__all__ = ["Executor", "ExecutorSettings", "common_settings"]

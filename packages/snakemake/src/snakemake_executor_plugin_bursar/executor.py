@@ -32,7 +32,7 @@ STATUS_CHECKS = 0.1
 STATUS_CHECKS_AT_SERVICE = 1.0
 
 
-class Executor(RemoteExecutor):
+class SnakemakeExecutor(RemoteExecutor):
     """Runs each job as a script on a worker of Bursar, with what its resources ask for."""
 
     def __post_init__(self) -> None:

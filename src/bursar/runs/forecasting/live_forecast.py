@@ -18,6 +18,7 @@ from bursar.model.errors import BursarError
 from bursar.model.plan import Plan
 from bursar.model.site import SiteFacts
 from bursar.runs.execution import RunExecution
+from bursar.runs.forecasting.copy_offers import ChosenCopy, CopyOffer, judge_copies
 from bursar.runs.forecasting.odds_line import GoalRemedy
 from bursar.runs.forecasting.standing import RunStanding, StandingReader
 from bursar.runs.supply import PlannedSupply, Supply
@@ -39,6 +40,9 @@ PAUSE = 2.0
 
 STILL = 20.0
 """Seconds after which a forecast is made anew although no task has ended."""
+
+IN_TIME = 0.1
+"""Pause between forecasts by which copies are judged, as a share of the time to the deadline."""
 
 PARTS = 200
 """A forecast is made for each such part of a run's expected length, at most."""
@@ -71,6 +75,15 @@ class ForecastUpdate:
     forecast: "CampaignForecast"
     fan: ForecastFan
     share: float | None = None
+
+
+def next_asked(asked: float, standing: RunStanding) -> float:
+    """Return the next pause before a forecast that somebody waits for: longer, but in time."""
+    if not standing.stragglers:
+        return math.inf
+    deadline = standing.goal.deadline
+    left = math.inf if deadline is None or deadline < standing.now else deadline - standing.now
+    return min(2 * asked, STILL, max(PAUSE, IN_TIME * left))
 
 
 class LiveForecast:
@@ -116,6 +129,7 @@ class LiveForecast:
         self._complaint = ""
         self._last = -math.inf
         self._seen = -1
+        self._asked = math.inf  # pause before the forecast that somebody waits for
         self.latest: ForecastUpdate | None = None
         """The latest forecast; None while nothing is known."""
 
@@ -132,6 +146,22 @@ class LiveForecast:
     def take_in(self, record: AttemptRecord) -> None:
         """Note an attempt that has ended."""
         self._reader.take_in(record)
+
+    def consider(self, stragglers: frozenset[int], fresh: float) -> None:
+        """
+        Have a forecast made soon by which copies of some tasks are judged; none: of no task.
+
+        Parameters
+        ----------
+        fresh
+            Probability that a copy is not as slow as the first attempt of its task.
+        """
+        reader = self._reader
+        if not stragglers:
+            self._asked = math.inf
+        elif not stragglers <= reader.stragglers or math.isinf(self._asked):
+            self._asked = PAUSE
+        reader.stragglers, reader.fresh = stragglers, fresh
 
     async def watch(
         self,
@@ -162,6 +192,7 @@ class LiveForecast:
                 if self.latest is not None or not standing.leases or self._seen >= 0:
                     standing = self._reader.read(execution, supply)
                 self._last, self._seen = clock(), self._reader.ended
+                self._asked = next_asked(self._asked, standing)
                 self._cost += time.thread_time() - cost
                 update = await asyncio.to_thread(self._update, standing)
                 if self._complaint:  # told here, as people are told from the loop only
@@ -175,6 +206,12 @@ class LiveForecast:
     async def remedy(self, update: ForecastUpdate, *, can_rebuy: bool) -> GoalRemedy | None:
         """Return what would keep the goal with its confidence, on the draws of a forecast."""
         return await asyncio.to_thread(self._remedy, update, can_rebuy)
+
+    async def copy_to_buy(
+        self, update: ForecastUpdate, offers: Sequence[CopyOffer]
+    ) -> ChosenCopy | None:
+        """Return the copy for which processors are bought, on the draws of a forecast."""
+        return await asyncio.to_thread(self._copy_to_buy, update, offers)
 
     async def odds_of(self, update: ForecastUpdate, plan: Plan) -> float | None:
         """
@@ -190,9 +227,11 @@ class LiveForecast:
     def _is_due(self, now: float, begun: float, supply: Supply) -> bool:
         if isinstance(supply, PlannedSupply) and supply.is_planning:
             return False  # nothing is bought that could be forecast
+        waited = now - self._last
+        if waited >= self._asked:
+            return True  # the money that a copy may save is worth more than this
         if self._cost > LOAD * (now - begun):
             return False
-        waited = now - self._last
         if self._next_share() is not None and waited >= _STEP:
             return True
         whole, is_passed = 0.0, False
@@ -291,6 +330,13 @@ class LiveForecast:
             )
             self._cost += time.thread_time() - began
             return found
+
+    def _copy_to_buy(
+        self, update: ForecastUpdate, offers: Sequence[CopyOffer]
+    ) -> ChosenCopy | None:
+        with self._using:
+            assert self._forecaster is not None
+            return judge_copies(update.standing, update.forecast, offers, self._forecaster.again)
 
     def _odds_of(self, update: ForecastUpdate, plan: Plan) -> float | None:
         with self._using:

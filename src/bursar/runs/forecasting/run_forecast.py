@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,8 @@ class RunForecast:
             self.live = LiveForecast(
                 campaign, info.sites, environment.history, facts, tell, environment.sites
             )
+        self.listener: Callable[[ForecastUpdate], Awaitable[None]] | None = None
+        """Called with each new forecast; no other is made before it returns."""
         self._is_estimated = all(task.runtime is not None for task in campaign.workflow.tasks)
         self._journalled = JournalPace()
         self._odds = OddsWatch()
@@ -124,6 +126,8 @@ class RunForecast:
 
         async def told(update: ForecastUpdate) -> None:
             await self._take_in_update(update, execution, notices)
+            if self.listener is not None:
+                await self.listener(update)
 
         if self.live is not None:
             await self.live.watch(execution, self._supply, told)

@@ -19,6 +19,8 @@ from bursar.runs.supply import PlannedSupply, Supply
 from bursar.sites.protocol import QueuedSite, Site
 
 if TYPE_CHECKING:  # arrays, which only the thread that forecasts needs
+    from bursar.engine.run_tasks import RunTasks
+    from bursar.engine.worker_slots import WorkerClaim
     from bursar.provisioning.wait_forecast import WaitForecast
 
 NEWEST_ENDS = 5000
@@ -46,7 +48,7 @@ class EndedAttempt(NamedTuple):
 
 class RunningAttempt(NamedTuple):
     """
-    An attempt that runs.
+    An attempt that runs, and is no copy.
 
     Parameters
     ----------
@@ -75,6 +77,34 @@ class QueuedRequest(NamedTuple):
 
     asked: float
     expected_wait: "Callable[[], WaitForecast | None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingCopy:
+    """
+    A copy of a task that runs, or that processors are bought for.
+
+    Parameters
+    ----------
+    seconds
+        Run time at the site so far; 0: it has not begun.
+    comes
+        When its processors are held, seconds since the run's begin; counted from there if queued.
+    opening
+        Seconds from then until it begins, at most.
+    bought
+        What is bought for it alone; None: nothing is.
+    queued
+        The request, where it waits in a queue that tells how long requests wait.
+    """
+
+    task: int
+    site: str
+    seconds: float = 0.0
+    comes: float = 0.0
+    opening: float = 0.0
+    bought: Slot | None = None
+    queued: QueuedRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +143,12 @@ class RunStanding:
         runs on whatever there is.
     plan
         Plan by whose order the tasks start; None: by their numbers.
+    copies
+        Copies that run, or that processors are bought for.
+    stragglers
+        Tasks that run, and for whose copies processors may be bought.
+    fresh
+        Probability that a copy is not as slow as the first attempt of its task.
     """
 
     now: float
@@ -129,6 +165,9 @@ class RunStanding:
     plan: Plan | None
     goal: Goal
     spare: Mapping[str, int] = field(default_factory=dict)
+    copies: Sequence[StandingCopy] = ()
+    stragglers: frozenset[int] = frozenset()
+    fresh: float = 0.5
 
 
 class StandingReader:
@@ -150,6 +189,10 @@ class StandingReader:
         self._attempts: deque[EndedAttempt] = deque(maxlen=NEWEST_ENDS)
         self.ended = 0
         """Number of tasks that have ended by an attempt of their own."""
+        self.stragglers: frozenset[int] = frozenset()
+        """Tasks that run, and for whose copies processors may be bought."""
+        self.fresh = 0.5
+        """Probability that a copy is not as slow as the first attempt of its task."""
 
     def take_in(self, record: AttemptRecord) -> None:
         """Note an attempt that has ended."""
@@ -175,17 +218,23 @@ class StandingReader:
         now, first = execution.dispatcher.now(), execution.dispatcher.now() - execution.elapsed
         figures = execution.dispatcher.figures
         allocations = execution.provision.allocations()
-        queued = self._queued(allocations, first)
         held: Counter[str] = Counter()
         for one in allocations:
             held[one.site] += 0 if one.is_over else one.processors
+        bought = [one for one in allocations if one.copy_of is not None]
+        allocations = [one for one in allocations if one.copy_of is None]
+        queued = self._queued(allocations, first)
+        attempts = figures.attempts()
         return RunStanding(
             now=now - first,
             moment=now,
             ended=figures.ended,
             running=[
-                RunningAttempt(task, site, lease, max(now - since, 0.0))
-                for task, site, lease, since in figures.begun()
+                RunningAttempt(
+                    one.task, one.worker.site, one.worker.lease, max(now - one.given, 0.0)
+                )
+                for one in attempts
+                if one.number == one.task
             ],
             attempts=self.attempts,
             spent=execution.spent,
@@ -209,7 +258,51 @@ class StandingReader:
                 for name, site in self._sites.items()
                 if supply.replaces_workers
             },
+            copies=self._copies(attempts, bought, now, first),
+            stragglers=self.stragglers,
+            fresh=self.fresh,
         )
+
+    def _copies(
+        self,
+        attempts: "Sequence[WorkerClaim[RunTasks]]",
+        bought: Sequence[Allocation],
+        now: float,
+        first: float,
+    ) -> list[StandingCopy]:
+        """Return the copies that run, and those for which processors are on their way."""
+        running = {one.task for one in attempts if one.number == one.task}
+        copies = {one.task: one for one in attempts if one.number != one.task}
+        lease_of = {one.copy_of: one for one in bought if not one.is_over and not one.leaving}
+        queued = self._queued(list(lease_of.values()), first)
+        found = []
+        for task in sorted(running & {*copies, *lease_of}):
+            begun, lease = copies.get(task), lease_of.get(task)
+            if lease is None:
+                assert begun is not None
+                found.append(
+                    StandingCopy(
+                        task=task,
+                        site=begun.worker.site,
+                        seconds=max(now - begun.given, 0.0),
+                        comes=begun.given - first,
+                    )
+                )
+                continue
+            held = lease.paid_from if lease.paid_from is not None else lease.granted
+            request = queued.get(lease.name)
+            found.append(
+                StandingCopy(
+                    task=task,
+                    site=lease.site,
+                    seconds=0.0 if begun is None else max(now - begun.given, 0.0),
+                    comes=(now if held is None else min(held, math.nextafter(now, 0.0))) - first,
+                    opening=0.0 if begun is not None else self._starts.get(lease.site, 0.0),
+                    bought=_purchase(lease, 0.0, lease.processors).slot,
+                    queued=None if request is None else request[1],
+                )
+            )
+        return found
 
     def _queued(
         self, allocations: Sequence[Allocation], first: float

@@ -17,6 +17,7 @@ from bursar.forecasts.campaign_forecast import (
     SEED,
     CampaignForecast,
     CampaignForecaster,
+    TaskCopy,
     TaskProgress,
 )
 from bursar.forecasts.dispatch_replay import ANYWHERE
@@ -142,7 +143,10 @@ class StandingForecaster:
             order += count  # what a plan of the rest does not name comes last
             for at, placed in enumerate(standing.plan.placements):
                 order[placed.task] = at
-        found = self._forecaster.of_leases(
+        forecaster = self._forecaster
+        if standing.copies:
+            forecaster = forecaster.with_copies(self._copies(standing), self._speeds)
+        found = forecaster.of_leases(
             tuple(standing.leases.values()),
             lease,
             order,
@@ -155,6 +159,19 @@ class StandingForecaster:
         )
         # A task that fits nowhere makes the end infinite: nothing is known then.
         return found if math.isfinite(found.end.quantile(0.95)) else None
+
+    def _copies(self, standing: RunStanding) -> list[TaskCopy]:
+        """Return the copies of a run in the terms of a forecast."""
+        site_of = {attempt.task: attempt.site for attempt in standing.running}
+        found = []
+        for one in standing.copies:
+            comes = np.full(MOST_DRAWS, one.comes)
+            if one.queued is not None:
+                comes = self._coming(f"copy of {one.task} at {one.site}", one.queued, standing.now)
+            found.append(
+                TaskCopy(one.task, site_of[one.task], one.site, comes, one.opening, one.bought)
+            )
+        return found
 
     def _grown(self, standing: RunStanding) -> RunStanding:
         """
@@ -224,6 +241,7 @@ class StandingForecaster:
         cut = np.array([attempt.status in CENSORED for attempt in attempts], dtype=np.bool_)
         good = np.array([a.status is Status.SUCCEEDED for a in attempts], dtype=np.bool_)
         known = [self.known.sites.get(attempt.site, 0) for attempt in attempts]
+        running = {attempt.task for attempt in standing.running}
         return TaskProgress(
             now=standing.now,
             ended=standing.ended,
@@ -243,6 +261,9 @@ class StandingForecaster:
                 features=tasks.features[numbers],
             ),
             spent=standing.spent,
+            copied=dict.fromkeys(standing.stragglers & running, 0.0)
+            | {one.task: one.seconds * self._speeds.get(one.site, 1.0) for one in standing.copies},
+            fresh=standing.fresh,
         )
 
     def kept(

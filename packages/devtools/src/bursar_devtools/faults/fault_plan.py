@@ -368,8 +368,9 @@ class RunFaultPlan:
 
     Parameters
     ----------
-    copies, kills, breaks, deaths, cancellations
-        How many begin or happen a second while there are faults.
+    copies, kills, breaks, deaths, cancellations, purchases
+        How many begin or happen a second while there are faults; purchases are of processors for
+        copies.
     fails, unpublished
         Share of attempts that fail, and of outputs of copies that cannot be published.
     has_files
@@ -384,6 +385,7 @@ class RunFaultPlan:
     fails: float
     unpublished: float
     has_files: bool
+    purchases: float
 
 
 def run_plan_of(seed: int) -> RunFaultPlan:
@@ -402,4 +404,5 @@ def run_plan_of(seed: int) -> RunFaultPlan:
         fails=rate(0.0, 0.1, 0.3),
         unpublished=rate(0.0, 0.0, 0.2),
         has_files=chance.random() < 0.7,
+        purchases=rate(0.0, 0.2, 1.0),
     )
