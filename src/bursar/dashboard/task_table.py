@@ -12,6 +12,7 @@ from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError, InputError
 from bursar.model.task import Task
 from bursar.report.failures import command_of
+from bursar.report.result_files import TABLE_COLUMNS
 from bursar.runs.explanations import why
 from bursar.runs.kept.task_rows import selected, task_rows
 from bursar.runs.run_record import RunRecord, log_files
@@ -21,24 +22,6 @@ MOST_ROWS = 1000
 
 SHARE = 0.05
 """Part of a processor that the rows of a run that goes on may take to be made."""
-
-COLUMNS = (
-    "number",
-    "task",
-    "name",
-    "status",
-    "attempts",
-    "site",
-    "start_s",
-    "runtime_s",
-    "user_s",
-    "system_s",
-    "max_rss",
-    "exit_code",
-    "reason",
-    "reused_from",
-)
-"""Columns that every table has; those of parameters and results follow."""
 
 
 class TableQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,7 +122,7 @@ class TaskPages:
             names |= dict.fromkeys(f"parameters.{name}" for name in row.get("parameters", ()))
         for row in rows:
             names |= dict.fromkeys(f"results.{name}" for name in row.get("results", ()))
-        self._rows, self._columns = rows, (*COLUMNS, *names)
+        self._rows, self._columns = rows, (*TABLE_COLUMNS, *names)
         self._version, self._running, self._made = page.version, running, now
         self._price = time.process_time() - begin
 

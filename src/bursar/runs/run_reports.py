@@ -11,7 +11,7 @@ from bursar.dispatch.folders import write_atomically
 from bursar.dispatch.journal import read_attempts
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError, InputError
-from bursar.report.result_files import write_results
+from bursar.report.result_files import MOST_TASKS, table_columns, write_results
 from bursar.report.run_report import ReportContent, write_report
 from bursar.runs.folder import RunFolder, find_task
 from bursar.runs.forecasting.journalled import fans_of
@@ -146,7 +146,15 @@ def report_to(path: Path, record: RunRecord) -> None:
     BursarError
         When the file cannot be written.
     """
-    write_report(path, content_of_run(record))
+    table = table_columns(
+        record.campaign.workflow.tasks,
+        record.journal.records,
+        skipped=record.skipped,
+        reused=record.reused,
+        begin=record.incarnations[0][0] if record.incarnations else 0.0,
+        most=MOST_TASKS,
+    )
+    write_report(path, content_of_run(record), table)
 
 
 def content_of_run(record: RunRecord) -> ReportContent:

@@ -79,7 +79,7 @@ export const runsView = (source, host, route) => {
     const states = [...new Set([...rows.values()].map((row) => row.state))].sort();
     if (states.join() !== state.dataset.states) {
       state.dataset.states = states.join();
-      state.replaceChildren(make("option", { value: "" }, "All states"), ...states.map((one) => make("option", { value: one }, one)));
+      state.replaceChildren(make("option", { value: "" }, "All states"), ...states.map((one) => make("option", { value: one }, one.replaceAll("-", " "))));
       state.value = asked.state;
     }
     count.textContent = found.length === rows.size ? `${whole(rows.size)} ${rows.size === 1 ? "run" : "runs"}` : `${whole(found.length)} of ${whole(rows.size)} runs`;
