@@ -36,17 +36,17 @@ def test_a_user_sees_instances_output_service_and_money(service: Any, browser: A
     address = f"http://127.0.0.1:{service.port}/"
     browser.get(address)
     page.one("#token").send_keys("wrong")
-    page.has_nothing_serious()
+    assert not page.serious()
     page.one("form button").click()
     page.says("does not know this token")
     page.one("#token").clear()
     page.one("#token").send_keys(service.token)
     page.one("form button").click()
     page.one("table a")
-    page.has_nothing_serious()
+    assert not page.serious()
     page.one("table a").click()
     page.says("exited with status 3")
-    page.has_nothing_serious()
+    assert not page.serious()
     page.has_a_dialog("Delete")
     page.press("Cancel", "dialog")
     page.until(lambda: not page.all("dialog"), "closed dialog")
@@ -58,7 +58,7 @@ def test_a_user_sees_instances_output_service_and_money(service: Any, browser: A
         for place, text in views.items():
             browser.get(address + place)
             page.says(text)
-            page.has_nothing_serious()
+            assert not page.serious()
             wider = "return document.documentElement.scrollWidth - innerWidth"
             assert page.script(wider) <= 0, place
             assert service.token not in browser.current_url
