@@ -1,8 +1,7 @@
 // The tasks of a run: a table with their parameters and results, searched, filtered and sorted.
 
 import { el, make, pill } from "./elements.js";
-import { bytes, count as counted, num, time, whole } from "./format.js";
-import { runAddress } from "./runs_view.js";
+import { bytes, count as counted, num, runAddress, time, whole } from "./format.js";
 import { VirtualTable } from "./virtual_table.js";
 
 const WORDS = { number: "No.", task: "Task", name: "Kind", status: "State", attempts: "Attempts", site: "Site", start_s: "Start", runtime_s: "Run time", user_s: "User time", system_s: "System time", max_rss: "Memory", exit_code: "Exit status", reason: "Reason", reused_from: "Reused from" };
