@@ -29,6 +29,7 @@ import httpx
 from figures import Benchmark, Figure, at_least, at_most
 from page_in_browser import MadeUpServer, browsing, document, drawn_after, frames, missing, template
 from page_in_browser import serving as serving_made_up
+from scipy import stats
 
 LOOKED_AT = 50
 """Pages that are open at once."""
@@ -153,7 +154,7 @@ def until_there(pages: Pages, run: str) -> None:
 def main() -> None:
     """Measure a run that is looked at, then pages of a run that stands, then large runs."""
     bench = Benchmark(__file__, __doc__)
-    tasks, rounds = bench.of((5_000, 5), (2_000, 3), (100, 1))
+    tasks, rounds = bench.of((5_000, 12), (2_000, 3), (100, 1))
     seconds = bench.of(30.0, 15.0, 2.0)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -182,7 +183,9 @@ def looked_at(bench: Benchmark, folder: Path, pages: Pages, tasks: int, rounds: 
     )
     found: dict[int, list[tuple[float, float]]] = {0: [], 1: [], LOOKED_AT: []}
     for number in range(rounds):
-        for looked, made in found.items():
+        # Every other round the other way round, so that a load that grows falls on both alike.
+        for looked in list(found)[:: -1 if number % 2 else 1]:
+            made = found[looked]
             before = pages.processor_time()
             took, used = carried_out(
                 folder, f"r{number}-{looked}", pages if looked else None, looked
@@ -193,16 +196,16 @@ def looked_at(bench: Benchmark, folder: Path, pages: Pages, tasks: int, rounds: 
     for looked in (1, LOOKED_AT):
         pairs = zip(found[looked], found[0], strict=True)
         ratios = [math.log(one[1] / other[1]) for one, other in pairs]
-        bench.figures(
-            f"a run of {tasks:,} short tasks that {looked} pages follow",
-            [
-                at_most(
-                    f"its processor time with {looked} / without",
-                    math.exp(statistics.mean(ratios)),
-                    1.03,
-                )
-            ],
-        )
+        mean = statistics.mean(ratios)
+        figures = [at_most(f"its processor time with {looked} / without", math.exp(mean), 1.03)]
+        if rounds > 1:
+            spread = statistics.stdev(ratios) / math.sqrt(rounds)
+            half = stats.t.ppf(0.975, rounds - 1) * spread
+            figures += [
+                Figure("the same, 95 % interval from", math.exp(mean - half), ""),
+                Figure("the same, 95 % interval to", math.exp(mean + half), ""),
+            ]
+        bench.figures(f"a run of {tasks:,} short tasks that {looked} pages follow", figures)
 
 
 def standing(bench: Benchmark, folder: Path, pages: Pages, seconds: float) -> None:

@@ -18,8 +18,14 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "commands.md
 
 HEAD = """# All commands and options
 
-This page is made from the commands' own help by `tools/help_texts.py`, and a test compares the two.
-[The command line](cli.md) explains what belongs together.
+Look up here what an option means. A terminal tells the same of one command:
+
+```
+$ bursar plan --help
+```
+
+[The command line](cli.md) explains what belongs together. This page is made from the commands' own
+help by `tools/help_texts.py`, and a test compares the two.
 """
 
 

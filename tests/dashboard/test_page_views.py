@@ -124,6 +124,55 @@ class Page:
     def script(self, text: str, *values: Any) -> Any:
         return self.browser.execute_script(text, *values)
 
+    def serious(self) -> list[Any]:
+        """Return what axe-core finds serious; nothing where there is no axe-core."""
+        if not Path(AXE or "/none").is_file():
+            return []
+        self.browser.set_script_timeout(60)
+        self.browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(AXE).read_text()})
+        violations = self.browser.execute_async_script(
+            "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']})"
+            ".then((said) => done(said.violations.map((v) => [v.id, v.impact, v.nodes[0].html])))"
+        )
+        return [one for one in violations if one[1] in ("serious", "critical")]
+
+    def has_a_dialog(self, word: str) -> None:
+        """
+        Check that a dialog can be used by keyboard alone, and leave it open.
+
+        A button that begins with the word opens it with Enter, Tab stays within, Escape closes
+        it, and the focus goes back to the button.
+        """
+
+        def focus() -> str:
+            return str(
+                self.script(
+                    "const now = document.activeElement;"
+                    "return now.closest('dialog') ? 'dialog' : now.textContent"
+                )
+            )
+
+        def opened() -> None:
+            (button, *_) = [one for one in self.all("main button") if one.text.startswith(word)]
+            button.send_keys(webdriver.Keys.ENTER)
+            self.one("dialog[open]")
+
+        def press(key: str) -> None:
+            webdriver.ActionChains(self.browser).send_keys(key).perform()
+
+        opened()
+        for _ in range(8):
+            # After its last control the focus goes to the browser's own, which a page calls body.
+            assert focus() == "dialog" or not self.script(
+                "return document.activeElement !== document.body"
+            )
+            press(webdriver.Keys.TAB)
+        assert not self.serious()
+        press(webdriver.Keys.ESCAPE)
+        self.until(lambda: not self.all("dialog"), "closed dialog")
+        assert focus().startswith(word)
+        opened()
+
     def is_well(self) -> None:
         """Check that nothing went wrong since the last time."""
         logged = [entry for entry in self.browser.get_log("browser") if entry["level"] != "INFO"]
@@ -275,10 +324,16 @@ def test_texts_of_tasks_are_only_texts(page: Page) -> None:
 
 def test_a_run_s_own_file_shows_the_same_without_a_server(page: Page) -> None:
     """report.html opens as a file, asks nobody, and hostile texts do nothing there, too."""
-    for run in ("first", "hostile"):
+    for run, tasks in (("first", 20), ("hostile", len(TEXTS))):
         file = page.served.runs / run / "report.html"
         page.browser.get(file.as_uri())
         page.one("#gantt canvas")
+        page.browser.find_element("link text", "Tasks").click()
+        page.says(f"{tasks} tasks")
+        assert page.one(".v-body .v-row")
+        page.one("input[type=search]").send_keys("exited with")
+        page.says(f"of {tasks} tasks")
+        page.browser.find_element("link text", "Overview").click()
         assert page.script("return document.documentElement.dataset.drawn")
         assert page.script("return performance.getEntriesByType('resource').length") == 0
         assert not page.all("main img, main iframe")
@@ -361,15 +416,17 @@ def test_a_goal_is_changed_and_a_run_stopped(page: Page, campaign: Path) -> None
     run = page.served.client.post("/api/runs", json=body).json()["run"]
     page.go(f"#/runs/{run}", "#figures")
     page.until(lambda: page.all("main .actions button"), "actions")
-    page.press("Change goal")
+    assert not page.serious()
+    page.has_a_dialog("Change goal")
     page.one("#amend-deadline").send_keys("30 min")
     page.one(".preview dl")
+    assert not page.serious()
     summary = page.served.client.get(f"/api/runs/{run}").json()["summary"]
     assert summary["deadline_s"] == 600.0
     page.press("Change the goal", "dialog")
     page.until(lambda: not page.all("dialog"), "closed dialog")
     page.until(lambda: "30 min" in page.one("#figures").text, "new deadline")
-    page.press("Stop")
+    page.has_a_dialog("Stop")
     page.press("Cancel", "dialog")
     page.until(lambda: not page.all("dialog"), "closed dialog")
     assert page.served.client.get(f"/api/runs/{run}").json()["live"]
@@ -428,7 +485,7 @@ def test_a_campaign_is_planned_begun_and_followed(page: Page, campaign: Path) ->
     page.one("#plan-folder").send_keys(str(campaign.parent))
     page.press("Plan")
     page.one("#front canvas")
-    page.press("Run this")
+    page.has_a_dialog("Run this")
     page.press("Run the campaign", "dialog")
     page.one(".tabs")
     page.script("window.same = 1")
@@ -447,6 +504,7 @@ def test_whoever_is_not_signed_in_sees_nothing(browser: Any, runs: Path) -> None
         page = Page(browser, other)
         browser.get(other.address + "#/runs/first")
         page.one("#code")
+        assert not page.serious()
         browser.execute_script("sessionStorage.setItem('bursar-token', 'of another process')")
         browser.get(other.address)
         browser.refresh()
@@ -458,21 +516,28 @@ def test_whoever_is_not_signed_in_sees_nothing(browser: Any, runs: Path) -> None
 @pytest.mark.skipif(not Path(AXE or "/none").is_file(), reason="BURSAR_AXE names no axe.min.js")
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_nothing_serious(page: Page, dark: bool) -> None:
-    """Roles, names and contrasts of every view, in both schemes."""
+    """Roles, names and contrasts of every view and of a run's own file, in both schemes."""
     page.size(400 if dark else 1400, dark=dark)
-    page.browser.set_script_timeout(60)
-    found = {}
     for place, selector in VIEWS.items():
         page.go(place, selector)
-        page.browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(AXE).read_text()})
-        violations = page.browser.execute_async_script(
-            "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']})"
-            ".then((said) => done(said.violations.map((v) => [v.id, v.impact, v.nodes[0].html])))"
-        )
-        serious = [one for one in violations if one[1] in ("serious", "critical")]
-        if serious:
-            found[place] = serious
-    assert not found
+        assert not page.serious()
+    for place, selector in (("", "#gantt canvas"), ("#tasks", ".v-body .v-row")):
+        file = page.served.runs / "first" / "report.html"
+        page.browser.get("about:blank")
+        page.browser.get(file.as_uri() + place)
+        page.one(selector)
+        assert not page.serious()
+
+
+@pytest.mark.parametrize("word", ["Change goal", "Run failed again", "Tags"])
+@pytest.mark.parametrize("dark", [False, True])
+def test_dialogs_are_used_by_keyboard(page: Page, word: str, dark: bool) -> None:
+    """Of a run that has ended."""
+    page.size(400 if dark else 1400, dark=dark)
+    page.go("#/runs/first")
+    page.until(lambda: len(page.all("main .actions button")) == 3, "actions")
+    page.has_a_dialog(word)
+    assert page.all("dialog[open]")
 
 
 def test_the_modules_are_small_and_ask_for_nothing_elsewhere() -> None:

@@ -36,13 +36,20 @@ def test_a_user_sees_instances_output_service_and_money(service: Any, browser: A
     address = f"http://127.0.0.1:{service.port}/"
     browser.get(address)
     page.one("#token").send_keys("wrong")
+    assert not page.serious()
     page.one("form button").click()
     page.says("does not know this token")
     page.one("#token").clear()
     page.one("#token").send_keys(service.token)
     page.one("form button").click()
+    page.one("table a")
+    assert not page.serious()
     page.one("table a").click()
     page.says("exited with status 3")
+    assert not page.serious()
+    page.has_a_dialog("Delete")
+    page.press("Cancel", "dialog")
+    page.until(lambda: not page.all("dialog"), "closed dialog")
     page.press("stdout")
     page.until(lambda: LABEL in page.one("#output-section pre").text, "output")
     with service.client() as client:
@@ -53,10 +60,16 @@ def test_a_user_sees_instances_output_service_and_money(service: Any, browser: A
     number.send_keys(str(task[0]))
     page.press("Follow")
     page.until(lambda: "so ü far" in page.one("#running-section pre").text, "running output")
-    for place, text in (("#/sites", "Everybody's instances"), ("#/money", "Agreements")):
-        browser.get(address + place)
-        page.says(text)
-        assert service.token not in browser.current_url
+    views = {"#/runs": "1 of 1", "#/sites": "Everybody's instances", "#/money": "Agreements"}
+    for width, dark in ((1400, False), (400, True)):
+        page.size(width, dark=dark)
+        for place, text in views.items():
+            browser.get(address + place)
+            page.says(text)
+            assert not page.serious()
+            wider = "return document.documentElement.scrollWidth - innerWidth"
+            assert page.script(wider) <= 0, place
+            assert service.token not in browser.current_url
     assert browser.execute_script("return window.taken") is None
     assert "data-error" not in browser.page_source.partition(">")[0]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError
 from bursar.model.task import Outcome, Status, Task
-from bursar.report.result_files import COLUMNS, write_results
+from bursar.report.result_files import COLUMNS, MOST_TEXT, table_columns, write_results
 
 
 def test_each_task_is_one_line_of_both_files(tmp_path: Path) -> None:
@@ -130,3 +130,28 @@ def test_both_files_are_read_back_as_they_were(
     for record, line, row in zip(records, lines, rows, strict=False):
         assert line["stdout"] == record.outcome.stdout.decode(errors="replace")
         assert float(row["runtime_s"]) == line["runtime_s"] == 0.75
+
+
+def test_the_table_of_a_page_is_short_and_whole() -> None:
+    """
+    Columns without a value are left out, texts that repeat stand once, and long ones are cut.
+    """
+    tasks = [Task(id=f"t{i}", parameters={"x": i, "text": "long" * 100}) for i in range(9)]
+    records = [
+        AttemptRecord(
+            Outcome(task=i, attempt=1, status=Status.SUCCEEDED, start=10 + i, end=12.0000001 + i),
+            True, "here", "l",
+        )
+        for i in range(5)
+    ]  # fmt: skip
+    columns = table_columns(tasks, records, skipped={5}, reused={}, begin=10.0, most=8)
+    texts, at = columns["status"]
+
+    assert [texts[i] for i in at] == ["succeeded"] * 5 + ["skipped"] + ["not-run"] * 2
+    assert columns["number"] == [list(range(8))]
+    assert columns["start_s"] == [[0.0, 1.0, 2.0, 3.0, 4.0, None, None, None]]
+    assert columns["runtime_s"] == [[2.0] * 5 + [None] * 3]
+    assert columns["parameters.x"] == [list(range(8))]
+    assert columns["parameters.text"] == [[("long" * 100)[:MOST_TEXT] + "…"], [0] * 8]
+    assert "reason" not in columns
+    assert "reused_from" not in columns

@@ -390,6 +390,15 @@ def test_a_task_past_its_wall_limit_is_killed_with_all_it_started(room: Any) -> 
         assert not runs(int(pid), b"987")
 
 
+def test_a_limit_of_more_days_than_one_wait_may_last_is_taken(room: Any) -> None:
+    """
+    A large budget makes long leases, and so limits beyond the 24 days that epoll waits at most.
+    """
+    outcome = one(room, Shell("sleep 0.1"), wall_limit=7.2e6)
+
+    assert outcome.status is Status.SUCCEEDED
+
+
 def test_what_a_task_leaves_in_the_background_ends_with_it(room: Any) -> None:
     """
     Else it would run beside the next task, and print into its output.

@@ -15,6 +15,7 @@ from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.errors import BursarError, InputError
 from bursar.model.task import Task
 from bursar.report.failures import command_of
+from bursar.report.result_files import TABLE_COLUMNS
 from bursar.runs.explanations import why
 from bursar.runs.folder import RunFolder
 from bursar.runs.kept.task_output import TaskFollower
@@ -26,24 +27,6 @@ MOST_ROWS = 1000
 
 SHARE = 0.05
 """Part of a processor that the rows of a run that goes on may take to be made."""
-
-COLUMNS = (
-    "number",
-    "task",
-    "name",
-    "status",
-    "attempts",
-    "site",
-    "start_s",
-    "runtime_s",
-    "user_s",
-    "system_s",
-    "max_rss",
-    "exit_code",
-    "reason",
-    "reused_from",
-)
-"""Columns that every table has; those of parameters and results follow."""
 
 
 class TableQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,7 +128,7 @@ class TaskPages:
             names |= dict.fromkeys(f"parameters.{name}" for name in row.get("parameters", ()))
         names |= dict.fromkeys(f"results.{column.name}" for column in record.campaign.results)
         self._fill_results(record, rows)
-        self._rows, self._columns = rows, (*COLUMNS, *names)
+        self._rows, self._columns = rows, (*TABLE_COLUMNS, *names)
         self._version, self._running, self._made = page.version, running, now
         self._price = time.process_time() - begin
 

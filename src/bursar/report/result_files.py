@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
@@ -33,6 +34,30 @@ COLUMNS = (
     "reused_from",
 )
 """First columns of the CSV file; a column for each parameter follows."""
+
+TABLE_COLUMNS = (
+    "number",
+    "task",
+    "name",
+    "status",
+    "attempts",
+    "site",
+    "start_s",
+    "runtime_s",
+    "user_s",
+    "system_s",
+    "max_rss",
+    "exit_code",
+    "reason",
+    "reused_from",
+)
+"""Columns that the table of tasks on a page has; those of parameters and results follow."""
+
+MOST_TEXT = 200
+"""Characters of a text in that table."""
+
+MOST_TASKS = 100_000
+"""Tasks that the table in report.html holds; the result files have them all."""
 
 
 def write_results(
@@ -126,6 +151,74 @@ def result_rows(
             else:
                 row[f"{stream}_file"] = file.name
         yield row
+
+
+def table_columns(
+    tasks: Sequence[Task],
+    records: Sequence[AttemptRecord],
+    *,
+    skipped: Collection[int],
+    reused: Mapping[int, str],
+    begin: float,
+    most: int,
+) -> dict[str, list[Any]]:
+    """
+    Return the table of tasks that a page holds, column by column.
+
+    Parameters
+    ----------
+    begin
+        Moment from which ``start_s`` counts, on the clock of the records, seconds.
+    most
+        Tasks that are in the table; of more, the first.
+
+    Returns
+    -------
+    dict
+        Cells by the name of the column; ``parameters.x`` is the parameter ``x``. Columns without
+        a value are left out. The cells of a column that are texts and repeat are
+        ``[texts, index of each cell]``, others ``[cells]``.
+    """
+    rows = list(
+        islice(
+            result_rows(
+                tasks, records, skipped=skipped, log_files=lambda _: (None, None), reused=reused
+            ),
+            most,
+        )
+    )
+    for number, row in enumerate(rows):
+        row["number"] = number
+        if "start" in row:
+            row["start_s"] = row["start"] - begin
+    cells = {name: [_shown(row.get(name)) for row in rows] for name in TABLE_COLUMNS}
+    for name in dict.fromkeys(name for row in rows for name in row.get("parameters", ())):
+        cells[f"parameters.{name}"] = [_shown(row.get("parameters", {}).get(name)) for row in rows]
+    return {
+        name: _indexed(values)
+        for name, values in cells.items()
+        if any(value not in (None, "") for value in values)
+    }
+
+
+def _shown(value: Any) -> Any:
+    """Return a value with the digits, and the part of a text, that a page shows."""
+    match value:
+        case float():
+            return float(f"{value:.6g}")
+        case str() if len(value) > MOST_TEXT:
+            return value[:MOST_TEXT] + "…"
+        case _:
+            return value
+
+
+def _indexed(values: Sequence[Any]) -> list[Any]:
+    """Return texts that repeat once each, with where they stand."""
+    if not all(isinstance(value, str) for value in values):
+        return [values]
+    places: dict[str, int] = {}
+    at = [places.setdefault(value, len(places)) for value in values]
+    return [list(places), at] if 2 * len(places) < len(values) else [values]
 
 
 def _write_rows(

@@ -465,29 +465,38 @@ def content_of_plan(
     )  # fmt: skip
 
 
-def write_report(path: Path, data: ReportContent) -> None:
+def write_report(
+    path: Path, data: ReportContent, table: Mapping[str, Sequence[Any]] | None = None
+) -> None:
     """
     Writes the page, whole or not at all.
+
+    Parameters
+    ----------
+    table
+        Columns of the table of tasks, see :func:`bursar.report.result_files.table_columns`; None:
+        the page has no such table.
 
     Raises
     ------
     BursarError
         When it cannot be written.
     """
-    page = render(data)
+    page = render(data, table)
     with replacing(path) as file:
         file.write(page)
 
 
-def render(data: ReportContent) -> str:
-    """The page's text."""
+def render(data: ReportContent, table: Mapping[str, Sequence[Any]] | None = None) -> str:
+    """Return the page's text, see :func:`write_report`."""
     folder = files("bursar.page").joinpath("assets")
 
     def read(name: str) -> str:
         return folder.joinpath(name).read_text(encoding="utf-8")
 
     # Inside a script element only "</" and "<!--" could end the data early.
-    text = msgspec.json.encode(data.to_page()).decode().replace("<", "\\u003c")
+    content = data.to_page() if table is None else data.to_page() | {"table": table}
+    text = msgspec.json.encode(content).decode().replace("<", "\\u003c")
     parts = {
         "title": html.escape(str(data.summary["run"])),
         "style": read("style.css"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from bursar.dispatch.folders import write_atomically
-from bursar.report.result_files import write_results
+from bursar.report.result_files import MOST_TASKS, table_columns, write_results
 from bursar.report.run_report import ReportContent, write_report
 from bursar.runs.forecasting.journalled import fans_of
 from bursar.runs.run_record import RunRecord, log_files, summarise
@@ -45,7 +45,15 @@ def report_to(path: Path, record: RunRecord) -> None:
     BursarError
         When the file cannot be written.
     """
-    write_report(path, content_of_run(record))
+    table = table_columns(
+        record.campaign.workflow.tasks,
+        record.journal.records,
+        skipped=record.skipped,
+        reused=record.reused,
+        begin=record.incarnations[0][0] if record.incarnations else 0.0,
+        most=MOST_TASKS,
+    )
+    write_report(path, content_of_run(record), table)
 
 
 def content_of_run(record: RunRecord) -> ReportContent:

@@ -88,6 +88,9 @@ REPORT = 0.05
 YOUTH = 0.005
 """Seconds, about, that a task runs before its output is read while the task goes on."""
 
+LONGEST_WAIT = 86_400.0
+"""Seconds that one wait lasts at most: epoll refuses over 24 days, and a lease may be longer."""
+
 PARTING = 4.0
 """Seconds that a worker which must end has for its last reports, after its tasks' grace."""
 
@@ -270,7 +273,7 @@ class Worker:
         if self._may_part:
             left = self._seconds_to_parting()
             patience = left if patience is None else min(patience, left)
-        return None if patience == math.inf else patience
+        return None if patience is None else min(patience, LONGEST_WAIT)
 
     @property
     def _may_part(self) -> bool:

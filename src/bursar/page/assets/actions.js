@@ -7,12 +7,12 @@ import { ask, field, toast } from "./dialogs.js";
 const outcome = (said) => {
   const fan = said.forecast, rows = [];
   const row = (name, value, cls) => rows.push(make("div", {}, el("dt", name), el("dd", value, cls)));
-  row("goal", said.feasible ? "within reach" : "out of reach", said.feasible ? "good" : "bad");
-  row("expected end", time(said.expected_finish_s) + (said.deadline_s === null ? "" : `, deadline ${time(said.deadline_s)}`));
-  row("expected cost", money(said.expected_cost, said.currency) + (said.budget === null ? "" : `, budget ${num(said.budget)}`));
-  if (fan) row("with 90 %", `by ${time(fan.end_s.p90)}` + (fan.cost ? `, at most ${money(fan.cost.p90, said.currency)}` : ""));
-  if (fan && fan.odds !== null && fan.odds !== undefined) row("odds", percent(fan.odds), fan.odds < 0.5 ? "bad" : fan.odds < 0.9 ? "warn" : "good");
-  row("spent so far", `${money(said.spent, said.currency)} in ${time(said.elapsed_s)}`);
+  row("Goal", said.feasible ? "within reach" : "out of reach", said.feasible ? "good" : "bad");
+  row("Expected end", time(said.expected_finish_s) + (said.deadline_s === null ? "" : `, deadline ${time(said.deadline_s)}`));
+  row("Expected cost", money(said.expected_cost, said.currency) + (said.budget === null ? "" : `, budget ${num(said.budget)}`));
+  if (fan) row("With 90 %", `by ${time(fan.end_s.p90)}` + (fan.cost ? `, at most ${money(fan.cost.p90, said.currency)}` : ""));
+  if (fan && fan.odds !== null && fan.odds !== undefined) row("Odds", percent(fan.odds), fan.odds < 0.5 ? "bad" : fan.odds < 0.9 ? "warn" : "good");
+  row("Spent so far", `${money(said.spent, said.currency)} in ${time(said.elapsed_s)}`);
   return make("dl", { class: "facts" }, rows);
 };
 

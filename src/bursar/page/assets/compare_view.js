@@ -24,8 +24,8 @@ export const compareView = (source, host, route) => {
     const heads = figures.querySelectorAll("th");
     for (const [i, name] of [[1, first], [2, second]]) heads[i].replaceChildren(link(name, runAddress(name)));
     place.replaceChildren(section("Figures", { id: "figures-of-both", wide: true }, figures),
-      section("Tasks", { id: "tasks-of-both" }, make("dl", { class: "facts" }, [["in both", said.tasks.both], ["only in the first", said.tasks.first_only], ["only in the second", said.tasks.second_only]].map(([name, n]) => make("div", {}, el("dt", name), el("dd", whole(n)))),
-        times.tasks ? [["run times, median of second / first", `× ${num(times.median, 3)}`], ["least and most", `× ${num(times.least, 3)} to × ${num(times.most, 3)}`]].map(([name, n]) => make("div", {}, el("dt", name), el("dd", n))) : [])),
+      section("Tasks", { id: "tasks-of-both" }, make("dl", { class: "facts" }, [["In both", said.tasks.both], [`Only in ${first}`, said.tasks.first_only], [`Only in ${second}`, said.tasks.second_only]].map(([name, n]) => make("div", {}, el("dt", name), el("dd", whole(n)))),
+        times.tasks ? [["Run times, median of second / first", `× ${num(times.median, 3)}`], ["Least and most", `× ${num(times.least, 3)} to × ${num(times.most, 3)}`]].map(([name, n]) => make("div", {}, el("dt", name), el("dd", n))) : [])),
       section("Run times that differ most", { id: "times-of-both" }, table(["*task", "#first", "#second", "#change"], apart.slice(0, 20).map(([task, a, b, ratio]) => [task, time(a), time(b), `${ratio >= 1 ? "+" : "−"}${percent(Math.abs(ratio - 1))}`]), "No task ran in both.", "run times that differ most")));
     const more = Object.entries(said).filter(([name, value]) => !["runs", "figures", "tasks", "runtimes"].includes(name) && Array.isArray(value) && value.length);
     for (const [name, value] of more) place.append(section(name[0].toUpperCase() + name.slice(1).replaceAll("_", " "), { id: `both-${name}`, wide: true }, table(["*"], value.slice(0, 100).map((one) => [typeof one === "string" ? one : JSON.stringify(one)]), "", name)));

@@ -32,14 +32,25 @@ export const section = (title, { id, wide, cls, note } = {}, ...children) => {
     heading, note && el("p", note, "note"), ...children);
 };
 
+const upper = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+
 // Heads begin with # for numbers and with * for long text.
 const kindOf = (head) => ({ "#": "num", "*": "long" })[head[0]] || null;
 
 export const table = (heads, body, empty, label) => {
   if (!body.length) return el("p", empty, "note");
-  const head = make("tr", {}, heads.map((h) => make("th", { scope: "col", class: kindOf(h) }, h.replace(/^[#*]/, ""))));
+  const head = make("tr", {}, heads.map((h) => make("th", { scope: "col", class: kindOf(h) }, upper(h.replace(/^[#*]/, "")))));
   const rows = body.map((row) => make("tr", {}, row.map((cell, i) => make("td", { class: kindOf(heads[i]) }, cell instanceof Node ? cell : String(cell ?? "")))));
   return scrolled(make("table", {}, make("thead", {}, head), make("tbody", {}, rows)), label);
+};
+
+// A list of things that have views of their own; on a narrow screen each is a card with the heads as labels.
+export const list = (heads, body, empty, label) => {
+  if (!body.length) return make("div", { class: "card empty-state" }, el("p", empty, "note"));
+  const word = (h) => h.replace(/^[#*]/, "");
+  const head = make("tr", {}, heads.map((h) => make("th", { scope: "col", class: kindOf(h) }, word(h))));
+  const rows = body.map((row) => make("tr", {}, row.map((cell, i) => make("td", { "data-label": word(heads[i]), class: i ? kindOf(heads[i]) : "name" }, cell))));
+  return make("div", { class: "card" }, scrolled(make("table", { class: "list" }, make("thead", {}, head), make("tbody", {}, rows)), label));
 };
 
 // A box that scrolls can be scrolled by keyboard.
@@ -58,7 +69,7 @@ export const legend = (box, marks) => {
 };
 
 export const figure = (name, value, { small, cls, share, warn, lost } = {}) => make("div", { class: "figure" },
-  el("dt", name), make("dd", { class: cls }, value, small ? el("small", small) : null,
+  el("dt", upper(name)), make("dd", { class: cls }, value, small ? el("small", small) : null,
     share === undefined || share === null ? null : meter(share, name, warn, lost)));
 
 // A bar that is filled by a share, of which a part is lost.
@@ -76,7 +87,7 @@ const STATES = {
 
 export const stateClass = (state) => STATES[state] || "";
 
-export const pill = (state) => el("span", state, `pill ${stateClass(state)}`);
+export const pill = (state) => el("span", state.replaceAll("-", " "), `pill ${stateClass(state)}`);
 
 // One box at the pointer for everything that can be asked where it lies.
 const tip = make("div", { id: "tip", role: "status", hidden: true });

@@ -61,3 +61,6 @@ export const most = (values, least) => {
   for (const value of values) if (value > top) top = value;
   return top;
 };
+
+// Where a run, or a part of it, is shown.
+export const runAddress = (name, ...more) => "#/runs/" + [name, ...more].map(encodeURIComponent).join("/");

@@ -21,7 +21,7 @@ export const moneyView = (source, host) => {
       if (closed) return;
       const fact = (word, micros) => make("div", {}, el("dt", word), el("dd", `${amount(micros)} ${said.currency}`));
       statement.replaceChildren(el("h3", `Statement of ${said.account}`),
-        make("dl", { class: "facts" }, fact("at first", said.opening_micros), fact("now", said.closing_micros), fact("held for runs", said.held_micros)),
+        make("dl", { class: "facts" }, fact("At first", said.opening_micros), fact("Now", said.closing_micros), fact("Held for runs", said.held_micros)),
         make("div", { class: "pair" },
           make("div", {}, el("h3", "With whom"), table(["*account", `#${said.currency}`], said.parties.map((one) => [one.party, signed(one.amount_micros)]), "Nothing has moved.", "sums by account")),
           make("div", {}, el("h3", "Movements"), table(["when", "kind", "*with", "*for", `#${said.currency}`, "#balance"],

@@ -55,7 +55,7 @@ export const planView = (source, host) => {
   const start = (asked, doc) => ask({
     title: `Run ${doc.summary.campaign}`, confirm: "Run the campaign",
     body: [el("p", `${whole(doc.summary.tasks)} tasks run in a process of their own, which goes on without this page.`),
-      make("dl", { class: "facts" }, [["expected to take", time(doc.summary.makespan_s)], ["expected to cost", money(doc.summary.cost, doc.currency)], ["deadline", asked.deadline || (doc.summary.deadline_s === null ? "none" : time(doc.summary.deadline_s))], ["budget", asked.budget || (doc.summary.budget === null ? "none" : money(doc.summary.budget, doc.currency))]].map(([name, value]) => make("div", {}, el("dt", name), el("dd", value))))],
+      make("dl", { class: "facts" }, [["Expected to take", time(doc.summary.makespan_s)], ["Expected to cost", money(doc.summary.cost, doc.currency)], ["Deadline", asked.deadline || (doc.summary.deadline_s === null ? "none" : time(doc.summary.deadline_s))], ["Budget", asked.budget || (doc.summary.budget === null ? "none" : money(doc.summary.budget, doc.currency))]].map(([name, value]) => make("div", {}, el("dt", name), el("dd", value))))],
     act: async () => {
       const said = await source.start(asked);
       if (!said || !said.run) throw new Error(`It was not begun: ${said && said.reason || "the goal is out of reach"}.`);

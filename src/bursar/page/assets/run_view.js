@@ -172,8 +172,8 @@ export class RunView {
     this.costFan.hidden = !fan.some((row) => row.length > 4);
     if (!fan.length) { this.forecastNote.textContent = ""; return; }
     const [at, , middle, late] = fan[0], held = fan.filter((f) => truth >= f[1] && truth <= f[3]).length;
-    this.forecastNote.textContent = `After ${time(at)} the end was expected at ${time(middle)}, with 90 % by ${time(late)}.`
-      + (truth === null ? "" : ` It came at ${time(truth)}: between 10 and 90 % of ${held} of ${count(fan.length, "forecast")}.`)
+    this.forecastNote.textContent = `${at < 1 ? "At the start" : `After ${time(at)}`} the end was expected at ${time(middle)}, with 90 % by ${time(late)}.`
+      + (truth === null ? "" : ` It came at ${time(truth)}: ${fan.length === 1 ? `${held ? "inside" : "outside"} the band from 10 to 90 %` : `inside the band from 10 to 90 % of ${held} of ${count(fan.length, "forecast")}`}.`)
       + (truth === null || fan[0].length < 7 || S.cost === null ? "" : ` The cost was expected to be ${money(fan[0][5], S.currency)}, with 90 % at most ${money(fan[0][6], S.currency)}, and was ${money(S.cost, S.currency)}.`);
   }
 
@@ -188,7 +188,7 @@ export class RunView {
     // What differs from the site's own record by more than rounding is marked.
     const recorded = (r) => r[7] === null ? (r[9] === "bound" ? "none: the most it may have held" : "") : `${Math.round(r[7])}${r[8] === false ? " differs" : ""}`;
     const bill = data.bill;
-    put("bill", table(["lease", "site", "#processors", "#held", "#tasks", "#idle and fixed", `#total, ${bill.currency}`, "#CPU s", "#by the site's record"],
+    put("bill", table(["lease", "site", "#processors", "#held", "#tasks", "#idle and fixed", `#total, ${bill.currency}`, "#processor seconds", "#in the site's record"],
       bill.leases.map((r) => [r[0], r[1], r[2], time(r[3]), exact(r[4]), exact(r[5]), exact(r[6]), whole(r[2] * r[3]), recorded(r)]).concat(
         bill.leases.length ? [["total", "", "", "", "", "", exact(bill.total), "", ""]] : []), "Nothing is paid yet.", "bill"),
     ...bill.sites.map((text) => el("p", text, "note")),

@@ -1,7 +1,7 @@
 // The list of runs: state, progress, money and odds of each; searched, filtered, sorted, compared.
 
 import { button, el, link, make, meter, pill } from "./elements.js";
-import { moment, money, num, percent, time, whole } from "./format.js";
+import { moment, money, num, percent, runAddress, time, whole } from "./format.js";
 import { toast } from "./dialogs.js";
 
 const COLUMNS = [
@@ -15,7 +15,7 @@ const VALUE = {
   odds: (row) => row.live && row.forecast ? row.forecast.odds ?? 2 : 2,
 };
 
-export const runAddress = (name, ...more) => "#/runs/" + [name, ...more].map(encodeURIComponent).join("/");
+export { runAddress };
 
 export const runsView = (source, host, route) => {
   const rows = new Map();
@@ -79,7 +79,7 @@ export const runsView = (source, host, route) => {
     const states = [...new Set([...rows.values()].map((row) => row.state))].sort();
     if (states.join() !== state.dataset.states) {
       state.dataset.states = states.join();
-      state.replaceChildren(make("option", { value: "" }, "All states"), ...states.map((one) => make("option", { value: one }, one)));
+      state.replaceChildren(make("option", { value: "" }, "All states"), ...states.map((one) => make("option", { value: one }, one.replaceAll("-", " "))));
       state.value = asked.state;
     }
     count.textContent = found.length === rows.size ? `${whole(rows.size)} ${rows.size === 1 ? "run" : "runs"}` : `${whole(found.length)} of ${whole(rows.size)} runs`;

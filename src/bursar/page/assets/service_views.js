@@ -1,6 +1,6 @@
 // Views of a service: instances of its user, one instance, the account, and what the service has.
 
-import { button, el, figure, link, make, pill, section, table } from "./elements.js";
+import { button, el, figure, link, list, make, meter, pill, section, stateClass, table } from "./elements.js";
 import { ask, toast } from "./dialogs.js";
 import { followChosen } from "./follow_output.js";
 import { exact, moment, money, num, percent, time, whole } from "./format.js";
@@ -12,6 +12,12 @@ const drawn = () => { document.documentElement.dataset.drawn = performance.now()
 const stateOf = ({ counts }) => counts.waiting + counts.running ? (counts.running ? "running" : "waiting") : counts.failed ? "failed" : counts.total ? "finished" : "new";
 const endedOf = ({ counts }) => counts.succeeded + counts.failed + counts.cancelled + counts.skipped;
 const head = (title, lead) => make("div", { class: "head" }, make("div", {}, el("h1", title), el("p", lead, "lead")));
+const failedOf = ({ counts }) => counts.total ? counts.failed / counts.total : 0;
+const shareOf = (one) => one.counts.total ? endedOf(one) / one.counts.total : 0;
+const progress = (one) => [
+  make("span", {}, `${whole(endedOf(one))} of ${whole(one.counts.total)}`, one.counts.failed > 0 && el("span", ` · ${whole(one.counts.failed)} failed`, "bad")),
+  meter(shareOf(one), `${one.label || one.id}: progress`, ["finished", "failed"].includes(stateOf(one)) ? "good" : "", failedOf(one)),
+];
 const odds = (share) => share === null || share === undefined ? "" : percent(share);
 
 // Shows what load() gives until the view is left; a refusal is told in its place.
@@ -31,36 +37,37 @@ export const instancesView = (source, host) => {
   const place = make("div", {}, el("p", "Asking the service …", "note"));
   host.append(head("Instances", "What you have handed over to this service, the newest first."), place);
   const row = (one) => [
-    link(one.label || one.id, `#/runs/${encodeURIComponent(one.id)}`), pill(stateOf(one)),
-    `${whole(endedOf(one))} of ${whole(one.counts.total)}`, one.counts.failed ? el("span", whole(one.counts.failed), "bad") : "", exact(one.spent || 0),
-    one.forecast ? moment(one.forecast.end.p50) : "", one.forecast ? moment(one.forecast.end.p90) : "", one.forecast ? odds(one.forecast.deadline_odds) : "", moment(one.created), one.note || "",
+    [link(one.label || one.id, `#/runs/${encodeURIComponent(one.id)}`), one.label && el("small", one.id), one.note && el("small", one.note, "said")], [pill(stateOf(one))],
+    progress(one), [exact(one.spent || 0)], one.forecast ? [moment(one.forecast.end.p50), el("small", `90 % by ${moment(one.forecast.end.p90)}`)] : [],
+    one.forecast ? [odds(one.forecast.deadline_odds)] : [], [moment(one.created)],
   ];
   const one = shown(place, async () => {
     const instances = await source.instances();
     instances.sort((a, b) => b.created - a.created);
-    return make("div", { class: "card" }, table(["*Instance", "State", "#Ended", "#Failed", "#Spent", "#Ends, 50 %", "#90 %", "#Deadline kept", "Created", "*Note"], instances.map(row), "You have no instance. bursar submit makes one.", "instances"));
+    return list(["Instance", "State", "Progress", "#Spent", "#Expected end", "#Odds", "#Created"], instances.map(row), "You have no instance. bursar submit makes one.", "instances");
   }, REFRESH);
   return { close: one.close };
 };
 
 export const instanceView = (source, host, route) => {
   const id = route.parts[0];
+  host.append(make("p", { class: "path" }, link("Instances", "#/runs")));
   const figures = make("dl", { id: "figures", class: "figures" }), note = el("p", "", "note"), tasks = make("div"), output = make("div"), title = el("h1", id);
   const followed = followChosen(source, id);
   let info = null, closed = false, currency = "", rows = [], after = 0, busy = false, stop = () => {};
 
   const show = () => {
     const { counts, forecast } = info;
-    title.textContent = info.label || info.id;
+    title.replaceChildren(info.label || info.id, pill(stateOf(info)));
     note.textContent = info.note || "";
     const limit = (value, say) => value === undefined || value === null ? "" : say(value);
     figures.replaceChildren(
-      figure("State", stateOf(info), { small: info.expires ? `kept until ${moment(info.expires)}` : "" }),
-      figure("Tasks", `${whole(endedOf(info))} of ${whole(counts.total)}`, { small: `${whole(counts.running)} running, ${whole(counts.waiting)} waiting${counts.failed ? `, ${whole(counts.failed)} failed` : ""}`, share: counts.total ? endedOf(info) / counts.total : 0 }),
-      figure("Spent", `${exact(info.spent || 0)} ${currency}`, { small: limit(info.budget, (b) => `budget ${exact(b)} ${currency}`) }),
+      figure("State", stateOf(info), { cls: stateClass(stateOf(info)), small: info.expires ? `kept until ${moment(info.expires)}` : "" }),
+      figure("Tasks", `${whole(endedOf(info))} of ${whole(counts.total)}`, { small: `${whole(counts.running)} running, ${whole(counts.waiting)} waiting${counts.failed ? `, ${whole(counts.failed)} failed` : ""}`, share: shareOf(info), lost: failedOf(info) }),
+      figure("Spent", `${exact(info.spent || 0)} ${currency}`, { small: limit(info.budget, (b) => `budget ${exact(b)} ${currency}`), share: info.budget ? (info.spent || 0) / info.budget : null }),
       ...(forecast ? [
-        figure("Ends", moment(forecast.end.p50), { small: `90 %: ${moment(forecast.end.p90)}${info.deadline ? `; deadline ${moment(info.deadline)}, kept with ${odds(forecast.deadline_odds)}` : ""}` }),
-        ...(forecast.cost ? [figure("Comes to", `${exact(forecast.cost.p50)} ${currency}`, { small: `90 %: ${exact(forecast.cost.p90)}${info.budget !== undefined && info.budget !== null ? `; budget kept with ${odds(forecast.budget_odds)}` : ""}` })] : []),
+        figure("Expected end", moment(forecast.end.p50), { small: `90 % by ${moment(forecast.end.p90)}${info.deadline ? `\ndeadline ${moment(info.deadline)}, kept with ${odds(forecast.deadline_odds)}` : ""}` }),
+        ...(forecast.cost ? [figure("Expected cost", `${exact(forecast.cost.p50)} ${currency}`, { small: `90 % at most ${exact(forecast.cost.p90)}${info.budget !== undefined && info.budget !== null ? `\nbudget kept with ${odds(forecast.budget_odds)}` : ""}` })] : []),
       ] : []));
   };
   const read = async (one, stream) => {
@@ -131,13 +138,13 @@ export const accountView = (source, host) => {
 };
 
 export const serviceView = (source, host) => {
-  const place = make("div", {}, el("p", "Asking the service …", "note")), all = make("div");
+  const place = make("div", {}, el("p", "Asking the service …", "note")), all = make("div", { class: "place" });
   host.append(head("Service", "What it has, what is free and what it costs now."), place, all);
   const one = shown(place, async () => {
     const site = await source.site(), price = site.must_buy ? "by agreement" : money(site.shared_price * 3600, site.currency);
-    const rows = site.slots.map((slot) => [slot.start ? `in ${time(slot.start)}` : "now", slot.seconds === null ? "open" : time(slot.seconds), whole(slot.processors), slot.unit_price === null ? "unknown" : money(slot.unit_price * 3600, site.currency), num(slot.fixed_price)]);
+    const rows = site.slots.map((slot) => [slot.start ? `in ${time(slot.start)}` : "now", slot.seconds === null ? "no end" : time(slot.seconds), whole(slot.processors), slot.unit_price === null ? "unknown" : money(slot.unit_price * 3600, site.currency), num(slot.fixed_price)]);
     return [
-      make("dl", { id: "figures", class: "figures" }, figure("Processors free", `${whole(site.free)} of ${whole(site.processors)}`, { small: site.draining ? "takes no more tasks: it is drained" : "" }), figure("Shared, an hour", price), figure("Speed", num(site.speed)), figure("Version", site.version)),
+      make("dl", { id: "figures", class: "figures" }, figure("Processors free", `${whole(site.free)} of ${whole(site.processors)}`, { small: site.draining ? "takes no more tasks: it is drained" : "" }), figure("Shared processor hour", price), figure("Speed", num(site.speed)), figure("Version", site.version)),
       make("div", { class: "grid" }, section("On offer", { id: "slots", wide: true }, table(["From", "#For", "#Processors", "#Processor hour", "#Each time"], rows, "Nothing is for sale now.", "slots"))),
     ];
   }, REFRESH);
@@ -145,7 +152,7 @@ export const serviceView = (source, host) => {
   const two = shown(all, async () => {
     let said;
     try { said = await source.overview(); } catch (error) { if (error.status === 403) return el("span"); throw error; }
-    const workers = said.workers.map((w) => [w.name, w.host, w.connected ? "connected" : el("span", "silent", "warn"), whole(w.busy), whole(w.processors)]);
+    const workers = said.workers.map((w) => [w.name, w.host, el("span", w.connected ? "connected" : "silent", `pill ${w.connected ? "good" : "warn"}`), whole(w.busy), whole(w.processors)]);
     const rows = said.instances.map((one, i) => [said.owners[i], one.label || one.id, pill(stateOf(one)), `${whole(endedOf(one))} of ${whole(one.counts.total)}`, exact(one.spent || 0)]);
     return make("div", { class: "grid" },
       section("Everybody's instances", { id: "all", wide: true, note: said.problem || said.degraded || `${whole(said.finished)} tasks have ended since ${moment(said.since)}.` }, table(["*User", "*Instance", "State", "#Ended", "#Spent"], rows, "None.", "instances of all")),

@@ -1,6 +1,6 @@
 // Sites: what they have, what is free, what it costs now.
 
-import { button, el, make, scrolled, section } from "./elements.js";
+import { button, el, list, make, section } from "./elements.js";
 import { useSections } from "./bought.js";
 import { bytes, num, time, whole } from "./format.js";
 
@@ -16,16 +16,14 @@ export const sitesView = (source, host) => {
   const hourly = (site) => { const price = site.price_now ?? site.unit_price; return price === null || price === undefined ? "unknown" : `${num(price * 3600)} ${site.currency}`; };
   const show = (said) => {
     const { sites } = said;
-    const row = (site) => make("tr", {},
-      make("td", {}, el("b", site.name), el("small", site.kind)),
-      make("td", {}, site.error ? el("span", "no answer", "pill bad") : el("span", "answers", "pill good")),
-      make("td", { class: "num" }, site.free_processors === null || site.free_processors === undefined ? `${whole(site.processors)}` : `${whole(site.free_processors)} of ${whole(site.processors)}`),
-      make("td", { class: "num" }, site.traversal_time_s === null || site.traversal_time_s === undefined ? "unknown" : time(site.traversal_time_s)),
-      make("td", { class: "num" }, hourly(site), site.fixed_price ? el("small", `and ${num(site.fixed_price)} each time`) : null),
-      make("td", { class: "num" }, num(site.speed)),
-      make("td", { class: "num" }, bytes(site.memory)));
-    const heads = ["Site", "State", "#Free processors", "#Wait now", "#Processor hour", "#Speed", "#Memory"];
-    place.replaceChildren(make("div", { class: "card" }, scrolled(make("table", { class: "list plain" }, make("thead", {}, make("tr", {}, heads.map((h) => make("th", { scope: "col", class: h[0] === "#" ? "num" : null }, h.replace("#", ""))))), make("tbody", {}, sites.map(row))), "sites")),
+    const row = (site) => [
+      [el("b", site.name), el("small", site.kind)],
+      [site.error ? el("span", "no answer", "pill bad") : el("span", "answers", "pill good")],
+      [site.free_processors === null || site.free_processors === undefined ? whole(site.processors) : `${whole(site.free_processors)} of ${whole(site.processors)}`],
+      [site.traversal_time_s === null || site.traversal_time_s === undefined ? "unknown" : time(site.traversal_time_s)],
+      [hourly(site), site.fixed_price ? el("small", `and ${num(site.fixed_price)} each time`) : null],
+      [num(site.speed)], [bytes(site.memory)]];
+    place.replaceChildren(list(["Site", "State", "#Free processors", "#Wait now", "#Processor hour", "#Speed", "#Memory"], sites.map(row), "There is no site.", "sites"),
       ...sites.filter((site) => site.error).map((site) => el("p", `${site.name}: ${site.error}`, "problem")),
       ...sites.filter((site) => site.hosts && site.hosts.length).map((site) => section(`Hosts of ${site.name}`, {}, el("pre", site.hosts.map((one) => typeof one === "string" ? one : JSON.stringify(one)).join("\n")))),
       ...useSections(said));

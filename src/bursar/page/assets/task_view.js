@@ -59,9 +59,9 @@ export const taskView = (source, host, session, number) => {
     place.replaceChildren(
       make("div", { class: "head" }, make("div", { class: "title" }, make("h2", { class: "large" }, said.task), pill(state)), make("div", { class: "actions" }, tools, make("span", { class: "turn" }, next(-1, "previous"), next(1, "next")))),
       make("div", { class: "grid" },
-        section("Task", { id: "task" }, facts([["kind", said.name], ["processors", whole(said.processors)], ["estimate", said.estimate_s === null ? "none" : time(said.estimate_s)],
-          ["took", last ? time(last.runtime_s) : null], ["memory at most", last ? bytes(last.max_rss) : null], ["waits for", said.after.length ? said.after.slice(0, 20).join(", ") + (said.after.length > 20 ? ` and ${said.after.length - 20} more` : "") : null],
-          ["inputs", said.inputs.join(", ")], ["outputs", said.outputs.join(", ")], ["reused from", said.reused_from]]), el("h3", "Command"), make("pre", { class: "command", tabindex: "0", "aria-label": "Command" }, said.command)),
+        section("Task", { id: "task" }, facts([["Kind", said.name], ["Processors", whole(said.processors)], ["Estimate", said.estimate_s === null ? "none" : time(said.estimate_s)],
+          ["Took", last ? time(last.runtime_s) : null], ["Most memory", last ? bytes(last.max_rss) : null], ["Waits for", said.after.length ? said.after.slice(0, 20).join(", ") + (said.after.length > 20 ? ` and ${said.after.length - 20} more` : "") : null],
+          ["Inputs", said.inputs.join(", ")], ["Outputs", said.outputs.join(", ")], ["Reused from", said.reused_from]]), el("h3", "Command"), make("pre", { class: "command", tabindex: "0", "aria-label": "Command" }, said.command)),
         section("Parameters and results", { id: "parameters" }, Object.keys(said.parameters).length || Object.keys(said.results || {}).length
           ? facts([...Object.entries(said.parameters), ...Object.entries(said.results || {})].map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : String(value)])) : el("p", "None.", "note")),
         section("Attempts", { id: "attempts", wide: true }, table(["#attempt", "state", "site", "lease", "#start", "#took", "#user", "#system", "#memory", "#exit status", "*reason"],

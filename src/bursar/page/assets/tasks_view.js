@@ -1,12 +1,11 @@
 // The tasks of a run: a table with their parameters and results, searched, filtered and sorted.
 
-import { el, link, make, pill } from "./elements.js";
-import { bytes, num, time, whole } from "./format.js";
-import { runAddress } from "./runs_view.js";
+import { el, make, pill } from "./elements.js";
+import { bytes, count as counted, num, runAddress, time, whole } from "./format.js";
 import { VirtualTable } from "./virtual_table.js";
 
 const WORDS = { number: "No.", task: "Task", name: "Kind", status: "State", attempts: "Attempts", site: "Site", start_s: "Start", runtime_s: "Run time", user_s: "User time", system_s: "System time", max_rss: "Memory", exit_code: "Exit status", reason: "Reason", reused_from: "Reused from" };
-const WIDTH = { number: 64, task: 170, status: 108, attempts: 76, site: 96, reason: 240, start_s: 92, runtime_s: 92, max_rss: 84 };
+const WIDTH = { number: 64, task: 190, status: 112, attempts: 76, site: 96, reason: 240, start_s: 100, runtime_s: 92, max_rss: 84 };
 const HIDDEN = new Set(["number", "name", "user_s", "system_s", "exit_code", "reused_from"]);
 const NUMBERS = new Set(["number", "attempts", "start_s", "runtime_s", "user_s", "system_s", "max_rss", "exit_code"]);
 const STATES = ["succeeded", "failed", "running", "not-run", "skipped", "timed-out", "lost", "cancelled"];
@@ -15,15 +14,23 @@ const REFRESH = 2000; // milliseconds between two looks at a run that goes on
 const chosen = new Map(); // columns that the reader chose, by name, kept while the page is open
 
 export const tasksView = (source, host, session, query) => {
+  const served = Boolean(source.task); // a page that holds its data has no view of one task, and no conditions
   const asked = { state: query.get("state") || "", search: query.get("search") || "", where: "", sort: "", descending: false };
   const search = make("input", { type: "search", placeholder: "Search task, parameter, reason", "aria-label": "Search tasks", value: asked.search });
-  const state = make("select", { "aria-label": "State" }, make("option", { value: "" }, "All states"), STATES.map((one) => make("option", { value: one, selected: one === asked.state }, one)));
+  const state = make("select", { "aria-label": "State" }, make("option", { value: "" }, "All states"), STATES.map((one) => make("option", { value: one, selected: one === asked.state }, one.replaceAll("-", " "))));
   const where = make("input", { class: "where", placeholder: "Condition: runtime_s > 2", "aria-label": "Condition on columns, as of bursar tasks --where", autocomplete: "off", spellcheck: "false" });
   const count = make("span", { class: "note", role: "status" });
   const problem = make("p", { class: "problem", role: "alert", hidden: true });
   const columns = make("div", { class: "menu" }), menu = make("details", { class: "columns" }, el("summary", "Columns"), columns);
   const card = make("div", { class: "card" });
-  host.append(make("div", { class: "tools" }, search, state, where, menu, count), problem, card);
+  host.append(make("div", { class: "tools" }, search, state, served && where, menu, count), problem, card);
+
+  // The end of a long name tells tasks apart, so the middle is left out.
+  const taskName = (id, number) => {
+    const cut = id.length - 10, parts = id.length < 24 ? [id] : [el("span", id.slice(0, cut), "start"), el("span", id.slice(cut))];
+    return served ? make("a", { href: runAddress(session.name, "tasks", number), class: "task-name", title: id }, parts)
+      : make("span", { class: "task-name", title: id }, parts);
+  };
 
   const isShown = (name) => chosen.get(name) ?? !HIDDEN.has(name);
   const table = new VirtualTable(card, {
@@ -31,7 +38,9 @@ export const tasksView = (source, host, session, query) => {
     fetch: async (offset, limit) => {
       const said = await source.tasks(session.name, { ...asked, offset, limit });
       problem.hidden = true;
-      count.textContent = said.matched === said.total ? `${whole(said.total)} tasks` : `${whole(said.matched)} of ${whole(said.total)} tasks`;
+      const held = said.held ?? said.total;
+      count.textContent = (said.matched === held ? counted(held, "task") : `${whole(said.matched)} of ${counted(held, "task")}`)
+        + (held < said.total ? `: the first of ${whole(said.total)}; results.jsonl has all` : "");
       return said;
     },
     shown: (names) => {
@@ -43,7 +52,7 @@ export const tasksView = (source, host, session, query) => {
     },
     cell: (row, { key, index }) => {
       const value = row[index];
-      if (key === "task") return link(String(value), runAddress(session.name, "tasks", row[0]));
+      if (key === "task") return taskName(String(value), row[0]);
       if (value === null || value === undefined || value === "") return "";
       if (key === "status") return pill(value);
       if (key.endsWith("_s")) return time(value);

@@ -116,7 +116,7 @@ export class VirtualTable {
   key(e) {
     if (e.target instanceof HTMLButtonElement) return;
     const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15, Home: -Infinity, End: Infinity }[e.key];
-    if (step === undefined) return;
+    if (step === undefined || !this.body.querySelector("a")) return; // without links the box scrolls
     e.preventDefault();
     const row = document.activeElement.closest(".v-row[data-row]");
     const from = row ? Number(row.dataset.row) : Math.floor(this.box.scrollTop / HEIGHT) - (step > 0 ? 1 : 0);
