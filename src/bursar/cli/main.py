@@ -159,6 +159,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "kept_runs",
         "Compare two runs: time, cost, failures, parameters, and tasks that both have.",
     ),
+    CommandEntry("export", "kept_runs", "Write a run's record in a format that other tools read."),
     CommandEntry(
         "clean", "kept_runs", "Delete old runs; without --yes, list what would be deleted."
     ),
@@ -311,7 +312,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
 PURPOSES = {
     "Plan and run": "plan match run attach stop amend retry simulate tune",
     "Look and collect": "runs dashboard tasks logs table report bill pilots why why-not tag "
-    "compare clean history forecasts",
+    "compare export clean history forecasts",
     "Money and market": "ledger quote tender bargain auctions bid exchange",
     "Services and sites": "sites replicas submit watch results instance account top serve owner "
     "certs tokens",
