@@ -4,8 +4,6 @@ import csv
 import http.server
 import json
 import os
-import subprocess
-import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.foreign import run_foreign
 
 from bursar.formats.wfformat import read_wfformat
 
@@ -412,28 +411,7 @@ def test_what_cannot_be_written_is_said_in_one_line(run: Any) -> None:
     assert "hunter2" not in said.stderr
 
 
-# Other people's readers, where they are installed: in this environment, or in that of the
-# interpreter that BURSAR_READERS_PYTHON names, as their needs exclude those of other packages.
-
-PYTHON = os.environ.get("BURSAR_READERS_PYTHON", sys.executable)
-
-
-def foreign(module: str, program: str, *words: str, folder: Path) -> str:
-    """What a program of another package's environment prints; skipped where that is absent."""
-    found = subprocess.run([PYTHON, "-c", f"import {module}"], capture_output=True, check=False)
-    if found.returncode:
-        pytest.skip(f"needs {module}, here or in the environment of BURSAR_READERS_PYTHON")
-    done = subprocess.run(
-        [PYTHON, "-W", "ignore", "-c", program, *words],
-        cwd=folder,
-        env=os.environ | {"MPLBACKEND": "agg"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
+# Other people's readers, where they are installed.
 
 INSTANCE = """
 import json, sys
@@ -457,7 +435,7 @@ def test_wfcommons_reads_the_instance(run: Any, data: Path) -> None:
     run.bursar("export", "r", "--as", "wfformat", "-o", "instance.json")
     schema = data / "workflows/wfformat/wfcommons-schema.json"
     found = json.loads(
-        foreign("wfcommons", INSTANCE, "instance.json", str(schema), folder=run.path)
+        run_foreign("wfcommons", INSTANCE, "instance.json", str(schema), folder=run.path)
     )
     rows = {row["task"]: row["runtime_s"] for row in run.json("tasks", "r")["tasks"]}
 
@@ -479,7 +457,7 @@ print(json.dumps([jobs.MaxProcs, len(jobs.df), float(jobs.utilisation.load.max()
 def test_evalys_opens_the_jobs(run: Any) -> None:
     run.bursar("export", "r", "--as", "jobs-csv", "-o", "jobs.csv")
 
-    assert json.loads(foreign("evalys", JOBSET, "jobs.csv", folder=run.path)) == [2, 6, 2.0]
+    assert json.loads(run_foreign("evalys", JOBSET, "jobs.csv", folder=run.path)) == [2, 6, 2.0]
 
 
 CRATE = """
@@ -538,5 +516,5 @@ def test_the_validator_of_crates_finds_nothing(
     target = tmp_path / name
     run.bursar("export", "r", "--as", "ro-crate", "-o", str(target), *extra)
 
-    foreign("rocrate", "", folder=run.path)
-    assert json.loads(foreign("rocrate_validator", CRATE, str(target), folder=run.path)) == []
+    found = run_foreign("rocrate, rocrate_validator", CRATE, str(target), folder=run.path)
+    assert json.loads(found) == []

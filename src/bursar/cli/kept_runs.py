@@ -193,7 +193,7 @@ def export_run(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where it is written. Default: stdout; ro-crate and parquet need a name.",
+            help="File or folder to write. Default: stdout; ro-crate and parquet need a name.",
         ),
     ] = None,
     endpoint: Annotated[
