@@ -5,12 +5,12 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import typer
 
 from bursar.cli.options import RUNS, AsJson, RunName, RunsFolder, parsed, print_json, print_note
-from bursar.model.errors import BursarError, InputError, spelling_hint
+from bursar.model.errors import BursarError, InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -177,7 +177,7 @@ _AUTHOR = re.compile(r"[^<>\n]*[^<>\s][^<>\n]*(<https?://[^\s<>\"]+>)?")
 def export_run(
     run: RunName,
     form: Annotated[
-        str,
+        ExportFormat,
         typer.Option(
             "--as",
             metavar="FORMAT",
@@ -289,7 +289,7 @@ def export_run(
 
 
 def _check_export(
-    form: str,
+    form: ExportFormat,
     output: Path | None,
     endpoint: str | None,
     stated: tuple[str | None, str | None],
@@ -309,14 +309,7 @@ def _check_export(
     InputError
         Naming the option at fault.
     """
-    formats = get_args(ExportFormat)
     author, licence = stated
-    if form not in formats:
-        raise InputError(
-            f'expected {", ".join(formats[:-1])} or {formats[-1]}, got "{form}"',
-            where="--as",
-            hint=spelling_hint(form, formats),
-        )
     for given, option, owner in (
         (endpoint is not None, "--endpoint", "otel"),
         (author is not None, "--author", "ro-crate"),

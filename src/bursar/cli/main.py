@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 import bursar
+from bursar.cli.completion import CompletionShell
 from bursar.cli.late_options import convert_late
 from bursar.memory import is_resource_shortage
 from bursar.model.errors import BursarError, InputError
@@ -519,6 +520,7 @@ def _root(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
+    completion: CompletionShell = None,
 ) -> None:
     """Plans, buys and runs computing campaigns by deadline and budget."""
 
@@ -568,7 +570,8 @@ def _complain_of_usage(error: typer.TyperException) -> int:
 
     The message takes one line, as for any other bad input, instead of the library's box.
     """
-    message = getattr(error, "format_message", error.__str__)()
+    message = " ".join(getattr(error, "format_message", error.__str__)().split())
+    message = message.replace("Value error, ", "")  # Pydantic's words
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "bursar"
     print(f"{command}: {message} (see {command} --help)", file=sys.stderr)
