@@ -17,7 +17,7 @@ def run_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def _print_script(shell: str | None) -> None:
     if shell is not None:
-        from typer.completion import get_completion_script
+        from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
         typer.echo(
             get_completion_script(prog_name="bursar", complete_var="_BURSAR_COMPLETE", shell=shell)
