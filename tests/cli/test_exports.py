@@ -370,6 +370,18 @@ def test_a_run_whose_results_are_all_reused_is_exported(run: Any, folder: Any) -
     assert not [one for one in graph if "Action" in str(one["@type"])]
 
 
+def test_a_simulated_run_is_exported_from_its_first_moment(run: Any, folder: Any) -> None:
+    """Its clock begins at 0, which is a moment like others."""
+    folder.write("c.toml", '[campaign]\nname = "c"\ncommand = "true"\n[task]\nruntime = 5\n')
+    folder.bursar("simulate", "c.toml", "--name", "r", "-q")
+    (job,) = csv.DictReader(exported(folder, "jobs-csv").splitlines())
+    document = json.loads(exported(folder, "wfformat"))
+
+    assert (float(job["starting_time"]), float(job["finish_time"])) == (0.0, 5.0)
+    assert document["workflow"]["execution"]["executedAt"].startswith("1970-01-01T00:00:00")
+    assert int(job["cost_micros"]) == document["bursar"]["costMicros"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

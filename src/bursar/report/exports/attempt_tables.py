@@ -63,12 +63,12 @@ def write_jobs(run: ExportedRun, file: TextIO) -> None:
     table.writerow(JOB_COLUMNS)
     zero = run.begun or 0.0
     held = _allocations(run)
-    order = sorted(range(len(run.attempts)), key=lambda i: run.attempts[i].record.outcome.end)
+    order = sorted(range(len(run.attempts)), key=lambda i: run.attempts[i].end)
     for i in order:
         one = run.attempts[i]
         outcome, task = one.record.outcome, one.task
-        start, end = outcome.start - zero, outcome.end - zero
-        turnaround = outcome.end - one.ready
+        start, end = outcome.start - zero, one.end - zero
+        turnaround = one.end - one.ready
         limit = task.wall_limit or task.runtime
         table.writerow(
             [
@@ -132,7 +132,7 @@ def _allocations(run: ExportedRun) -> list[list[str]]:
 def _interval(one: ExportedAttempt) -> tuple[float, float, int]:
     # Rounded, or the last digits of times that are equal would make two processors of one.
     outcome = one.record.outcome
-    return round(outcome.start, 6), round(outcome.end, 6), one.task.processors
+    return round(outcome.start, 6), round(one.end, 6), one.task.processors
 
 
 def attempt_table(run: ExportedRun) -> "pyarrow.Table":
@@ -202,7 +202,7 @@ def _rows(run: ExportedRun) -> Iterator[dict[str, Any]]:
                 "lease": one.record.lease,
                 "ready": round(one.ready * 1e6),
                 "start": round(outcome.start * 1e6),
-                "end": round(outcome.end * 1e6),
+                "end": round(one.end * 1e6),
                 "wait_s": outcome.start - one.ready,
                 "runtime_s": one.seconds,
                 "user_s": outcome.user_seconds,

@@ -43,7 +43,12 @@ class ExportedAttempt:
     @property
     def seconds(self) -> float:
         """Seconds from begin to end."""
-        return self.record.outcome.end - self.record.outcome.start
+        return self.end - self.record.outcome.start
+
+    @property
+    def end(self) -> float:
+        """End, seconds since the epoch; never before the begin, whatever the site's clock said."""
+        return max(self.record.outcome.start, self.record.outcome.end)
 
     @property
     def processor_time(self) -> float:
@@ -63,7 +68,7 @@ class ExportedRun:
     created
         Seconds since the epoch.
     attempts
-        Attempts that have ended and had begun, by task and attempt; no reused results.
+        Attempts that have ended, by task and attempt; no reused results.
     final
         The record that decides each task, reused results included, by the task's index.
     skipped

@@ -118,7 +118,7 @@ class _Crate:
             "description": f"{len(whole)} of {len(run.workflow.tasks)} tasks of the campaign "
             f"{run.campaign or run.name}, run by Bursar: what they read and made, when and where "
             "they ran, and what that cost.",
-            "datePublished": _moment(run.ended or run.created),
+            "datePublished": _moment(run.created if run.ended is None else run.ended),
             "license": {"@id": self._licence or "#no-licence"},
             "conformsTo": _references(_PROFILES),
             "hasPart": _references([README, WORKFLOW, BILL, JOBS, *kept]),
@@ -219,7 +219,7 @@ class _Crate:
 
     def _actions(self, begun: float) -> Iterator[Entity]:
         run = self._run
-        ended = run.ended or begun
+        ended = begun if run.ended is None else run.ended
         times = {"startTime": _moment(begun), "endTime": _moment(ended)}
         attempts: dict[str, list[ExportedAttempt]] = {}
         for one in run.attempts:
@@ -313,7 +313,7 @@ class _Crate:
             **present({"result": made}),
             "resourceUsage": _references(p["@id"] for p in used),
             "startTime": _moment(outcome.start),
-            "endTime": _moment(outcome.end),
+            "endTime": _moment(one.end),
             "description": " ".join(command) or f"One attempt to carry out the task {task.id}",
             "location": {"@id": place},
             **self._by("agent"),

@@ -109,7 +109,7 @@ def _attempt(trace: str, root: str, run: ExportedRun, one: ExportedAttempt) -> d
         trace,
         _attempt_id(run, one),
         task.name or task.id,
-        (outcome.start, outcome.end),
+        (outcome.start, one.end),
         {
             "bursar.task": task.id,
             "bursar.attempt": outcome.attempt,

@@ -71,7 +71,11 @@ def wfformat_document(run: ExportedRun) -> dict[str, Any]:
         used = {name for one in records for name in one.get("machines", ())}
         machines = [_machine(site, nodes) for site in run.sites if nodes[site.name] in used]
         document["workflow"]["execution"] = present(
-            {"executedAt": moment(run.begun or run.created), "tasks": records, "machines": machines}
+            {
+                "executedAt": moment(run.created if run.begun is None else run.begun),
+                "tasks": records,
+                "machines": machines,
+            }
         ) | {"makespanInSeconds": run.makespan or 0.0}
     return document
 
@@ -101,11 +105,11 @@ def _execution(
 ) -> dict[str, Any] | None:
     """Return the execution record of a task; None: it has not run."""
     record = run.last(number)
-    if record is None or record.outcome.end < record.outcome.start:
+    if record is None:
         return None
     task, outcome = run.workflow.tasks[number], record.outcome
     attempts = run.by_task.get(number, ())
-    seconds = outcome.end - outcome.start
+    seconds = max(0.0, outcome.end - outcome.start)
     command = run.command_of(task)
     node = nodes.get(record.site)
     facts = present(

@@ -74,7 +74,7 @@ def exported_run(record: RunRecord, *, commands: bool = True) -> ExportedRun:
         skipped=record.skipped,
         reused=record.reused,
         begun=min([*begins[:1], *(a.record.outcome.start for a in attempts)], default=None),
-        ended=max((a.record.outcome.end for a in attempts), default=None),
+        ended=max((a.end for a in attempts), default=None),
         makespan=record.makespan,
         sites=record.info.sites,
         leases={lease.id: lease for lease in record.leases},
@@ -91,22 +91,21 @@ def _attempts(
     final: Mapping[int, AttemptRecord],
     begun: float,
 ) -> Iterator[ExportedAttempt]:
-    """Yield the attempts that began, each with the moment from which it could have begun."""
+    """Yield the attempts, each with the moment from which it could have begun."""
     for number in sorted(charged):
         ends = [final[parent] for parent in workflow.parents[number] if parent in final]
         # The times of a reused result are those of another run.
         before = [begun, *(one.outcome.end for one in ends if not one.is_reused)]
         for record, cost in charged[number]:
-            outcome = record.outcome
-            if 0 < outcome.start <= outcome.end:
-                yield ExportedAttempt(
-                    record=record,
-                    number=number,
-                    task=workflow.tasks[number],
-                    ready=min(max(before), outcome.start),
-                    cost=cost,
-                )
-                before.append(outcome.end)
+            start = record.outcome.start
+            yield ExportedAttempt(
+                record=record,
+                number=number,
+                task=workflow.tasks[number],
+                ready=min(max(before), start),
+                cost=cost,
+            )
+            before.append(record.outcome.end)
 
 
 def _places(record: RunRecord, workflow: Workflow) -> dict[str, Path]:
