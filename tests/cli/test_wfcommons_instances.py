@@ -82,6 +82,7 @@ def made(folder: Any, name: str) -> dict[str, Any]:
     return instance
 
 
+@pytest.mark.timeout(300)
 def test_instances_of_every_recipe_plan_simulate_and_replay(folder: Any) -> None:
     lines = run_foreign("wfcommons", GENERATE + OWN_RECIPES, folder=folder.path).splitlines()
     assert len(lines) >= 10
