@@ -37,7 +37,7 @@ _PROFILES = {
     "https://w3id.org/ro/wfrun/provenance/0.5": "Provenance Run Crate",
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
-_LANGUAGE = "https://w3id.org/workflowhub/workflow-ro-crate#wfformat"
+_LANGUAGE = "https://github.com/wfcommons/WfFormat"
 _ENGINE = "#bursar"
 _RUN, _ENGINE_RUN = "#run", "#engine-run"
 Entity = dict[str, Any]
@@ -109,7 +109,7 @@ class _Crate:
             ],
         }
         kept = [self._file_id(name) for name in names if self._is_kept(name)]
-        actions = [_ENGINE_RUN, _RUN, *map(_action_id, run.attempts)] if run.begun else []
+        actions = [_ENGINE_RUN, _RUN, *map(_action_id, run.attempts)]
         described = [self._file_id(name) for name in names if not self._is_kept(name)]
         yield {
             "@id": "./",
@@ -123,7 +123,7 @@ class _Crate:
             "conformsTo": _references(_PROFILES),
             "hasPart": _references([README, WORKFLOW, BILL, JOBS, *kept]),
             "mainEntity": {"@id": WORKFLOW},
-            "mentions": _references([*actions, *described]),
+            "mentions": _references([*(actions if run.begun is not None else ()), *described]),
             **self._by("author"),
         }
         if self._author_name:
@@ -182,8 +182,8 @@ class _Crate:
             "@type": "ComputerLanguage",
             "name": "WfFormat",
             "version": "1.5",
-            "identifier": "https://github.com/wfcommons/WfFormat",
-            "url": "https://github.com/wfcommons/WfFormat",
+            "identifier": _LANGUAGE,
+            "url": {"@id": _LANGUAGE},
         }
         for name in names:
             yield {
