@@ -23,7 +23,7 @@ def test_all_pages_are_written(folder: Any) -> None:
     folder.bursar("man", "--write", "share")
 
     pages = {path.name for path in (folder.path / "share" / "man1").iterdir()}
-    assert {"bursar.1", "bursar-run.1", "bursar-why-not.1"} <= pages
+    assert {"bursar.1", "bursar-run.1", "bursar-why-not.1", "bursar-history-import.1"} <= pages
 
 
 def test_an_unknown_command_is_named(folder: Any) -> None:

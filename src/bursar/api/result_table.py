@@ -16,6 +16,7 @@ from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError, InputError
 from bursar.model.results import ResultColumn
 from bursar.model.task import Status, Task, Value
+from bursar.report.exports.attempt_tables import cell_value, column_of_one_type
 from bursar.runs.kept.task_rows import selected, task_rows
 from bursar.runs.run_record import RunRecord, log_files
 
@@ -102,7 +103,7 @@ class RunTable:
         """Write titles and rows as CSV; a value that is missing is empty."""
         table = csv.writer(file, lineterminator="\n")
         table.writerow(self.columns)
-        table.writerows([[_in_csv(value) for value in row] for row in self.rows])
+        table.writerows([[cell_value(value) for value in row] for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         """Return columns, rows and what is missing as a JSON object."""
@@ -212,26 +213,9 @@ class RunTable:
         """Title, type and values of each column, all of the type or None."""
         columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in self.columns)
         return [
-            (title, *_of_one_type(list(values)))
+            (title, *column_of_one_type(list(values)))
             for title, values in zip(self.columns, columns, strict=True)
         ]
-
-
-def _of_one_type(values: list[Value | None]) -> tuple[type, list[Any]]:
-    """Return values as the narrowest type that holds them all."""
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int} and all(value is None or -(2**63) <= int(value) < 2**63 for value in values):
-        # A column without any value is one of numbers, which the most results are.
-        return (int if kinds else float), values
-    if len(kinds) == 1 and int not in kinds:
-        return kinds.pop(), values
-    if kinds <= {int, float}:
-        return float, [None if value is None else float(value) for value in values]
-    return str, [None if value is None else _in_csv(value) for value in values]
-
-
-def _in_csv(value: Value | None) -> str | int | float | None:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 _EXTRAS = {"pyarrow": "'bursar[table]'"}

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 import bursar
+from bursar.cli.completion import CompletionShell
 from bursar.cli.late_options import convert_late
 from bursar.memory import is_resource_shortage
 from bursar.model.errors import BursarError, InputError
@@ -174,6 +175,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "kept_runs",
         "Compare two runs: time, cost, failures, parameters, and tasks that both have.",
     ),
+    CommandEntry("export", "kept_runs", "Write a run's record in a format that other tools read."),
     CommandEntry(
         "clean", "kept_runs", "Delete old runs; without --yes, list what would be deleted."
     ),
@@ -326,7 +328,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
 PURPOSES = {
     "Plan and run": "plan match run map attach stop cancel amend add-site retry simulate tune",
     "Look and collect": "runs dashboard tasks logs table report bill pilots why why-not tag "
-    "compare clean history forecasts",
+    "compare export clean history forecasts",
     "Money and market": "ledger quote tender bargain auctions bid exchange",
     "Services and sites": "sites replicas submit watch results instance account top serve owner "
     "certs tokens",
@@ -537,6 +539,7 @@ def _root(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
+    completion: CompletionShell = None,
 ) -> None:
     """Plans, buys and runs computing campaigns by deadline and budget."""
 
@@ -586,7 +589,8 @@ def _complain_of_usage(error: typer.TyperException) -> int:
 
     The message takes one line, as for any other bad input, instead of the library's box.
     """
-    message = getattr(error, "format_message", error.__str__)()
+    message = " ".join(getattr(error, "format_message", error.__str__)().split())
+    message = message.replace("Value error, ", "")  # Pydantic's words
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "bursar"
     print(f"{command}: {message} (see {command} --help)", file=sys.stderr)

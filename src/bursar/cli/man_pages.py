@@ -54,7 +54,9 @@ def _write_all(root: Any, folder: Path) -> int:
     """Write the page of each command; return their number."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        names = [(), *((name,) for name in root.commands)]
+        names: list[tuple[str, ...]] = [()]
+        for name, command in root.commands.items():
+            names += [(name,), *((name, inner) for inner in getattr(command, "commands", {}))]
         for words in names:
             file = folder / ("-".join(("bursar", *words)) + ".1")
             file.write_text(page_of(root, words))
@@ -117,6 +119,9 @@ def _lines(command: Any, words: tuple[str, ...]) -> Iterator[str]:
         yield ".SH COMMANDS"
         for name, one in subcommands.items():
             yield from _described(name, (one.help or "").split("\n\n")[0])
+        pages = (f"{'-'.join((*words, name))}(1)" for name in subcommands)
+        yield from (".SH SEE ALSO", _escaped(", ".join(pages)))
+        return
     yield from (".SH SEE ALSO", "The whole documentation is in the folder docs of the source.")
 
 

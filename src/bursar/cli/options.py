@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from bursar.broker.strategies import Named, OutOfReach
+from bursar.cli.completion import run_names
 from bursar.model.errors import InputError
 from bursar.model.matching import CHOICES
 from bursar.model.site import BuyingProtocol
@@ -262,11 +263,13 @@ RunsFolder = Annotated[
         "--runs", metavar="DIR", envvar="BURSAR_RUNS", help="Folder that contains the runs."
     ),
 ]
+
 RunName = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
         help="Name of the run or its begin, its folder, or last.",
+        autocompletion=run_names,
         show_default=False,
     ),
 ]

@@ -330,24 +330,13 @@ def make_bill(
     # Requests that never got processors cost nothing.
     leases = [lease for lease in leases if not lease.asked]
     closed = {lease.id: lease for lease in leases if lease.end is not None}
-    borne = dict.fromkeys(closed, 0)
-    used = dict.fromkeys(closed, 0.0)
     for_data = _paid_for_data(ledger, closed)
-    by_task: dict[int, list[tuple[AttemptRecord, Micros]]] = {}
-    for record in records:
-        outcome = record.outcome
-        lease = closed.get(record.lease)
-        share = 0
-        if lease is not None:
-            seconds = max(0.0, outcome.end - max(outcome.start, lease.start))
-            used[lease.id] += tasks[outcome.task].processors * seconds
-            # Rounded over all so far, so that many short tasks are not all rounded to nothing.
-            # Nor more than was paid: the site's record may be shorter than our clock's.
-            time = paid.get(lease.id, 0) - for_data.get(lease.id, 0)
-            so_far = min(lease.share(used[lease.id]), time)
-            share = so_far - borne[lease.id]
-            borne[lease.id] = so_far
-        by_task.setdefault(outcome.task, []).append((record, share))
+    by_task = charged_attempts(ledger, leases, tasks, records)
+    borne = dict.fromkeys(closed, 0)
+    for attempts in by_task.values():
+        for record, share in attempts:
+            if record.lease in borne:
+                borne[record.lease] += share
     items = [
         LeaseItem(
             lease=lease.id,
@@ -398,6 +387,45 @@ def make_bill(
         ],
         data=_data_items(closed.values(), for_data),
     )
+
+
+def charged_attempts(
+    ledger: Ledger,
+    leases: Iterable[Lease],
+    tasks: Sequence[Task],
+    records: Iterable[AttemptRecord],
+) -> dict[int, list[tuple[AttemptRecord, Micros]]]:
+    """
+    Return the attempts of each task by its number, each with the micro-units that it bears.
+
+    An attempt on a lease that has not ended bears nothing yet.
+
+    Parameters
+    ----------
+    records
+        Every attempt, by task.
+    """
+    paid = ledger.settled()
+    closed = {one.id: one for one in leases if one.end is not None and not one.asked}
+    for_data = _paid_for_data(ledger, closed)
+    borne = dict.fromkeys(closed, 0)
+    used = dict.fromkeys(closed, 0.0)
+    by_task: dict[int, list[tuple[AttemptRecord, Micros]]] = {}
+    for record in records:
+        outcome = record.outcome
+        lease = closed.get(record.lease)
+        share = 0
+        if lease is not None:
+            seconds = max(0.0, outcome.end - max(outcome.start, lease.start))
+            used[lease.id] += tasks[outcome.task].processors * seconds
+            # Rounded over all so far, so that many short tasks are not all rounded to nothing.
+            # Nor more than was paid: the site's record may be shorter than our clock's.
+            time = paid.get(lease.id, 0) - for_data.get(lease.id, 0)
+            so_far = min(lease.share(used[lease.id]), time)
+            share = so_far - borne[lease.id]
+            borne[lease.id] = so_far
+        by_task.setdefault(outcome.task, []).append((record, share))
+    return by_task
 
 
 def _paid_for_data(ledger: Ledger, leases: Mapping[str, Lease]) -> dict[str, Micros]:

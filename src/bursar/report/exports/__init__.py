@@ -1,0 +1,1 @@
+"""Records of a run in formats that other tools read."""
