@@ -234,7 +234,8 @@ def read_campaign(path: Path) -> Campaign:
     ``.toml`` is Bursar's own form, ``.pln`` a Nimrod plan, ``.jdl`` jobs as the
     European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax``
     Pegasus DAX; the last three also compressed (``.gz``, ``.xz``). Scripts for ``sbatch`` are known
-    by their name (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH`` lines.
+    by their name (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH`` lines, traces of Nextflow
+    by their first line.
 
     Raises
     ------
@@ -281,8 +282,12 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
 
     if is_slurm_script(path):
         return read_slurm_script
+    from bursar.formats.job_files.nextflow_trace import is_nextflow_trace, read_nextflow_trace
+
+    if is_nextflow_trace(path):
+        return read_nextflow_trace
     raise InputError(
         "is no campaign file: expected a name that ends in .toml, .pln, .jdl, .json, .xml or "
-        ".dax, or a script for sbatch",
+        ".dax, a script for sbatch, or a trace of Nextflow",
         where=str(path),
     )
