@@ -46,7 +46,16 @@ def read_campaign_toml(path: Path) -> Campaign:
         With the file, the line where it can be told, and the field.
     """
     path = Path(path)
-    return read_toml(path, lambda document: _campaign(document, path))
+
+    def read(document: dict[str, Any]) -> Campaign:
+        # A job of HyperQueue has a list of tasks; a campaign's tasks have names.
+        if not isinstance(document.get("task"), list) and "array" not in document:
+            return _campaign(document, path)
+        from bursar.formats.job_files.hyperqueue_job import read_hyperqueue_job
+
+        return read_hyperqueue_job(document, path)
+
+    return read_toml(path, read)
 
 
 def campaign_schema() -> Schema:
@@ -231,11 +240,11 @@ def read_campaign(path: Path) -> Campaign:
     """
     Read the campaign in a file, by the ending of the file's name.
 
-    ``.toml`` is Bursar's own form, ``.pln`` a Nimrod plan, ``.jdl`` jobs as the
-    European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax``
-    Pegasus DAX; the last three also compressed (``.gz``, ``.xz``). Scripts for ``sbatch`` are known
-    by their name (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH`` lines, traces of Nextflow
-    by their first line.
+    ``.toml`` is Bursar's own form or a job of HyperQueue, ``.pln`` a Nimrod plan, ``.jdl`` jobs as
+    the European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax`` Pegasus DAX; the
+    last three also compressed (``.gz``, ``.xz``). Scripts for ``sbatch`` are known by their name
+    (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH`` lines, traces of Nextflow by their first
+    line.
 
     Raises
     ------

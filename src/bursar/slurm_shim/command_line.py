@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from bursar.model.errors import BursarError, InputError, SiteError
-from bursar.slurm_shim import listing
+from bursar.slurm_shim import accounting, listing
 from bursar.slurm_shim.job_book import JobBook
 from bursar.slurm_shim.jobs import UNENDED, JobElement
 from bursar.slurm_shim.selecting import (
@@ -65,14 +65,14 @@ def main(words: Sequence[str]) -> int:
         return 0
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(message)
 
 
-def _parser(*options: tuple[str, ...], flags: Sequence[tuple[str, ...]] = ()) -> _Parser:
+def _parser(*options: tuple[str, ...], flags: Sequence[tuple[str, ...]] = ()) -> _CommandParser:
     """Return a parser of options with values, each a list, and of flags."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = _CommandParser(add_help=False, allow_abbrev=False)
     for names in options:
         parser.add_argument(*names, action="append")
     for names in flags:
@@ -80,7 +80,7 @@ def _parser(*options: tuple[str, ...], flags: Sequence[tuple[str, ...]] = ()) ->
     return parser
 
 
-def _parsed(parser: _Parser, words: Sequence[str]) -> argparse.Namespace:
+def _parsed(parser: _CommandParser, words: Sequence[str]) -> argparse.Namespace:
     found, unknown = parser.parse_known_args(words)
     if unknown:
         name = unknown[0].partition("=")[0]
@@ -260,8 +260,10 @@ def _sacct(folder: ShimFolder, words: Sequence[str]) -> int:
         ),
     )  # fmt: skip
     found = _parsed(parser, words)
-    usual = listing.BRIEF if found.brief else os.environ.get("SACCT_FORMAT", listing.ACCOUNTED)
-    fields = listing.parse_sacct_format(",".join(found.format or [usual]))
+    usual = (
+        accounting.BRIEF if found.brief else os.environ.get("SACCT_FORMAT", accounting.ACCOUNTED)
+    )
+    fields = accounting.parse_sacct_format(",".join(found.format or [usual]))
     wanted = _ranges(found.jobs, "--jobs")
     now = time.time()
     since = _last(found.starttime, "midnight" if wanted is None else "now-100000d")
@@ -286,9 +288,9 @@ def _sacct(folder: ShimFolder, words: Sequence[str]) -> int:
         _with_service(folder, ask), time.time(), os.getuid(), gather=not found.array
     )
     _print(
-        listing.sacct_lines(
+        accounting.sacct_lines(
             fields,
-            lines if found.allocations else listing.with_steps(lines),
+            lines if found.allocations else accounting.with_steps(lines),
             header=not found.noheader,
             parsable=found.parsable or found.parsable2,
             delimiter=_last(found.delimiter, "|"),
@@ -387,7 +389,7 @@ def _scontrol(folder: ShimFolder, words: Sequence[str]) -> int:
             return 0
         raise SiteError("slurm_load_jobs error: Invalid job id specified")
     lines = listing.listed(elements, time.time(), os.getuid())
-    _print([listing.job_record(line, one_line=found.oneliner) for line in lines])
+    _print([accounting.job_record(line, one_line=found.oneliner) for line in lines])
     return 0
 
 
@@ -414,10 +416,10 @@ def _sinfo(folder: ShimFolder, words: Sequence[str]) -> int:
     )  # fmt: skip
     found = _parsed(parser, words)
 
-    async def ask(book: JobBook, link: ShimLink) -> listing.SiteLine:
+    async def ask(book: JobBook, link: ShimLink) -> accounting.SiteLine:
         await _current(link)
         site = await link.site()
-        return listing.SiteLine(
+        return accounting.SiteLine(
             name=site.name,
             partition=_last(found.partition, "bursar"),
             processors=site.processors,
@@ -426,8 +428,8 @@ def _sinfo(folder: ShimFolder, words: Sequence[str]) -> int:
         )
 
     site = _with_service(folder, ask)
-    text = _last(found.format, listing.NODES)
-    _print(listing.sinfo_lines(text, site, header=not found.noheader))
+    text = _last(found.format, accounting.NODES)
+    _print(accounting.sinfo_lines(text, site, header=not found.noheader))
     return 0
 
 

@@ -49,7 +49,7 @@ class SubmittedScript:
     text
         The script.
     arguments
-        Arguments of the script.
+        Words behind the script.
     where
         Path of the script, for messages and ``squeue``.
     environment

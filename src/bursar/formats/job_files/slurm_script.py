@@ -192,7 +192,7 @@ class SlurmScript:
     number
         Number of the job, and of an array's first element; None: made of the run's identity.
     arguments
-        Arguments of the script.
+        Words behind the script.
     """
 
     name: str
@@ -474,18 +474,18 @@ def _shell_text(pattern: str, known: Mapping[str, str]) -> str:
     between pads numbers with zeros. A backslash has Slurm take the pattern as it stands.
     """
     if "\\" in pattern:
-        return _quoted(pattern.replace("\\", ""))
+        return escaped(pattern.replace("\\", ""))
     found = []
     for plain, percent, width, sign in re.findall(r"([^%]+)|(%)(\d*)(.?)", pattern, re.DOTALL):
         if not percent:
-            found.append(_quoted(plain))
+            found.append(escaped(plain))
         elif sign == "%":
             found.append("%")
         elif sign in known:
             value = known[sign]
-            found.append(_quoted(value.zfill(int(width or 0)) if value.isdigit() else value))
+            found.append(escaped(value.zfill(int(width or 0)) if value.isdigit() else value))
         elif sign not in _LATE:
-            found.append(_quoted(percent + width + sign))
+            found.append(escaped(percent + width + sign))
         elif sign in "jJA" and width:
             found.append(f"$(printf %0{min(int(width), 10)}d ${{{_LATE[sign]}}})")
         elif len(_LATE[sign]) == 1 and _LATE[sign].isalpha():
@@ -495,5 +495,6 @@ def _shell_text(pattern: str, known: Mapping[str, str]) -> str:
     return "".join(found)
 
 
-def _quoted(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a text as it stands within double quotes of a shell."""
     return re.sub(r'([\\"$`])', r"\\\1", text)
