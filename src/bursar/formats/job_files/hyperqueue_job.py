@@ -98,7 +98,7 @@ class TaskKeys(TomlTable, frozen=True):
     request: tuple[RequestTable, ...] = ()
 
 
-class TaskTable(TaskKeys, frozen=True):
+class HyperQueueTask(TaskKeys, frozen=True):
     """A task."""
 
     id: TaskId | None = None
@@ -106,7 +106,7 @@ class TaskTable(TaskKeys, frozen=True):
     data_deps: tuple[Any, ...] = ()
 
 
-class ArrayTable(TaskKeys, frozen=True):
+class HyperQueueArray(TaskKeys, frozen=True):
     """Tasks that differ in their number and their entry only."""
 
     ids: str | None = None
@@ -120,8 +120,8 @@ class JobFile(TomlTable, frozen=True):
     max_fails: int | None = None
     stream: str | None = None
     stream_log: str | None = None
-    task: tuple[TaskTable, ...] = ()
-    array: tuple[ArrayTable, ...] = ()
+    task: tuple[HyperQueueTask, ...] = ()
+    array: tuple[HyperQueueArray, ...] = ()
 
 
 def read_hyperqueue_job(document: Mapping[str, Any], path: Path) -> Campaign:
@@ -205,7 +205,7 @@ def _numbered(job: JobFile) -> Iterator[_NumberedTask]:
             )
 
 
-def _ids(table: ArrayTable, where: str, following: int) -> tuple[int, ...]:
+def _ids(table: HyperQueueArray, where: str, following: int) -> tuple[int, ...]:
     if table.ids is None:
         if table.entries is None:
             raise InputError("expected ids or entries", where=where)
