@@ -244,7 +244,7 @@ def read_campaign(path: Path) -> Campaign:
     the European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax`` Pegasus DAX; the
     last three also compressed (``.gz``, ``.xz``). Scripts for ``sbatch`` are known by their name
     (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH`` lines, traces of Nextflow by their first
-    line.
+    line, templates of OpenJD (``.json``, ``.yaml``) by their version.
 
     Raises
     ------
@@ -279,6 +279,14 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
         from bursar.formats.jdl import read_jdl
 
         return read_jdl
+    if kind in (".json", ".yaml", ".yml"):
+        from bursar.formats.job_files.openjd_template import (
+            is_openjd_template,
+            read_openjd_template,
+        )
+
+        if is_openjd_template(path):
+            return read_openjd_template
     if kind == ".json":
         from bursar.formats.wfformat import read_wfformat
 
