@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from bursar.model.errors import BursarError, InputError, SiteError
+from bursar.model.errors import BursarError, InputError
 from bursar.slurm_shim import accounting, listing
 from bursar.slurm_shim.job_book import JobBook
 from bursar.slurm_shim.jobs import UNENDED, JobElement
@@ -36,6 +36,7 @@ MOST_AGE = 300.0
 FAILED = 1
 """Exit status of a command that could not do what it was asked, as Slurm's have it."""
 
+_ORDER = {state: position for position, state in enumerate(UNENDED)}
 _POLL = 1.0  # seconds between two looks of sbatch --wait
 
 
@@ -54,6 +55,9 @@ def main(words: Sequence[str]) -> int:
         return 0
     try:
         return _COMMANDS[name](ShimFolder(Path(folder)), rest)
+    except _UnknownJob:
+        print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
+        return FAILED
     except BursarError as error:
         for line in str(error).splitlines():
             print(f"{name}: error: {line.removeprefix(f'{name}: ')}", file=sys.stderr)
@@ -63,6 +67,10 @@ def main(words: Sequence[str]) -> int:
     except BrokenPipeError:  # a reader such as head has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+class _UnknownJob(Exception):
+    """None of the jobs that were named is known."""
 
 
 class _CommandParser(argparse.ArgumentParser):
@@ -227,11 +235,14 @@ def _squeue(folder: ShimFolder, words: Sequence[str]) -> int:
         await _current(link)
         known = book.elements(ended_since=time.time() - MOST_AGE)
         if wanted is not None and not any(one.holds(e) for one in wanted for e in known):
-            raise SiteError("Invalid job id specified")
+            raise _UnknownJob
         return [element for element in known if which.holds(element)]
 
-    elements = _with_service(folder, ask)
+    # As Slurm's: those that wait, those that run, and then the others.
+    elements = sorted(_with_service(folder, ask), key=lambda one: _ORDER.get(one.state, 2))
     lines = listing.listed(elements, time.time(), os.getuid(), gather=not found.array)
+    if found.long and not found.noheader:
+        _print([time.strftime("%a %b %d %H:%M:%S %Y")])
     _print(listing.squeue_lines(columns, lines, header=not found.noheader))
     return 0
 
@@ -387,7 +398,7 @@ def _scontrol(folder: ShimFolder, words: Sequence[str]) -> int:
         if wanted is None:
             _print(["No jobs in the system"])
             return 0
-        raise SiteError("slurm_load_jobs error: Invalid job id specified")
+        raise _UnknownJob
     lines = listing.listed(elements, time.time(), os.getuid())
     _print([accounting.job_record(line, one_line=found.oneliner) for line in lines])
     return 0

@@ -49,7 +49,7 @@ class JobFacts:
     folder
         Working folder.
     command
-        Path of the script, or ``wrap``.
+        Path of the script; ``(null)``: there was none.
     output, error
         Patterns of the files' names.
     processors, memory, limit

@@ -144,7 +144,9 @@ def reason_of(line: ListedElement) -> str:
     element = line.element
     if element.state != "PENDING":
         return element.reason
-    return "Dependency" if element.facts.dependency else "Resources"
+    if element.facts.dependency:
+        return "Dependency"
+    return "JobArrayTaskLimit" if element.facts.step else "Resources"
 
 
 def _where(line: ListedElement) -> str:
@@ -163,7 +165,7 @@ def dependency_of(line: ListedElement) -> str:
     if not facts.dependency or line.element.state != "PENDING":
         return "(null)"
     jobs = dict.fromkeys(job for job, _ in facts.after)
-    return ",".join(f"{facts.dependency}:{job}" for job in jobs) or "(null)"
+    return ",".join(f"{facts.dependency}:{job}(unfulfilled)" for job in jobs) or "(null)"
 
 
 def output_of(line: ListedElement) -> str:

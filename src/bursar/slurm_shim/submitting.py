@@ -169,7 +169,7 @@ def facts_of(script: SubmittedScript, user: str, lookup: ElementLookup) -> JobFa
         name=script.name,
         user=user,
         folder=str(script.folder / job.value("chdir")),
-        command="wrap" if script.where == "wrap" else str(script.folder / script.where),
+        command="(null)" if script.where == "wrap" else str(script.folder / script.where),
         partition=job.value("partition") or "bursar",
         account=job.value("account"),
         comment=job.value("comment"),

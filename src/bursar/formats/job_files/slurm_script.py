@@ -76,6 +76,10 @@ start() {
   kill "$timer" 2> /dev/null; wait "$timer"
   return "$status"
 }
+if [ -n "$number" ] && [ -z "$signal" ]; then  # all that is left to do
+  [ -n "$error" ] || exec env "$@" < "$input" >> "$output" 2>&1
+  exec env "$@" < "$input" >> "$output" 2>> "$error"
+fi
 if [ -z "$error" ]; then
   start "$@" < "$input" >> "$output" 2>&1
 else
