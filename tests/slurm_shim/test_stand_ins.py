@@ -14,12 +14,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.service.service_process import served
 
 from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.locking import lock_holder
+from bursar.model.errors import InputError
 from bursar.slurm_shim.shim_folder import COMMANDS, ShimFolder
 
 PATIENCE = 60.0
@@ -28,9 +31,9 @@ PATIENCE = 60.0
 class Shim:
     """A folder of stand-ins, and a folder to call them in."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, site: str | None = None) -> None:
         self.folder = ShimFolder(root / "bin")
-        self.folder.write(None)
+        self.folder.write(site)
         self.work = root / "work"
         self.work.mkdir()
 
@@ -395,3 +398,53 @@ def test_stand_ins_are_written_again_and_keep_the_jobs(shim: Shim, tmp_path: Pat
     with pytest.raises(ValueError, match="is there already, and no stand-in"):
         ShimFolder(tmp_path).write(None)
     assert sorted(COMMANDS) == sorted(p.name for p in shim.folder.folder.iterdir() if p.is_file())
+
+
+def test_many_submit_at_a_time(shim: Shim) -> None:
+    """Arrays with a limit among them: their elements name others by numbers at the service."""
+    lines = "\n".join(
+        f"sbatch --parsable -a 0-2%1 -o many-{n} --open-mode=append "
+        f"--wrap 'echo $SLURM_ARRAY_TASK_ID' > number-{n} &"
+        for n in range(6)
+    )
+    shim.run(f"{lines}\nwait")
+    jobs = sorted(int((shim.work / f"number-{n}").read_text()) for n in range(6))
+    assert [later - job for job, later in pairwise(jobs)] == [3] * 5
+    for job in jobs:
+        assert shim.state(str(job)) == "COMPLETED"
+    texts = {(shim.work / f"many-{n}").read_text() for n in range(6)}
+    assert texts == {"0\n1\n2\n"}
+
+
+def test_jobs_go_to_a_service_that_runs_already(tmp_path: Path) -> None:
+    with served(tmp_path / "service", "[site]\nprocessors = 2\n") as service:
+        shim = Shim(tmp_path, f"http://127.0.0.1:{service.port}")
+        job = shim.submit("-o said --wrap 'echo said'")
+        assert shim.state(job) == "COMPLETED"
+        assert (shim.work / "said").read_text() == "said\n"
+        with service.client() as client:
+            (instance,) = client.instances()
+            assert instance.counts.succeeded == 1
+        with pytest.raises(InputError, match="its jobs go to another service"):
+            shim.folder.stop()
+        service.kill()
+    with pytest.raises(InputError, match="there is no service"):
+        ShimFolder(tmp_path / "other").write("nowhere")
+
+
+def test_the_command_writes_and_stops(tmp_path: Path) -> None:
+    def bursar(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "bursar", "slurm-shim", *words], capture_output=True, text=True
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    folder = str(tmp_path / "bin")
+    status, said = bursar(folder)
+    assert status == 0
+    assert f'export PATH="{folder}:$PATH"' in said
+    assert bursar(folder, "--stop") == (0, "the service did not run\n")
+    assert bursar(folder, "--stop", "--site", "x")[0] == 2
+    status, said = bursar(str(tmp_path), "--stop")
+    assert status == 2
+    assert "holds no stand-ins of Slurm's commands" in said
