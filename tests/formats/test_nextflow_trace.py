@@ -1,8 +1,10 @@
 """Traces of Nextflow as campaigns: columns, times, and which task waits for which."""
 
 import random
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 
 import pytest
@@ -183,3 +185,79 @@ def test_any_bytes_behind_the_head_are_read_or_refused(
     else:
         said = str(campaign.source)
     assert "any-trace.txt" in said
+
+
+RECORDED = {
+    "bacass-dirt02-001.json": 0.02,
+    "fetchngs-dirt02-001.json": 0.25,
+    "rnaseq-dirt02-001.json.xz": 0.05,
+    "sarek-dirt02-001.json": 0.02,
+}
+"""Pipelines, and by which share the end may differ when the order is inferred."""
+
+
+def scheduled(
+    runtimes: Sequence[float],
+    parents: Sequence[Sequence[int]],
+    processors: int,
+    delay: Callable[[], float] = lambda: 0.0,
+) -> tuple[list[float], list[float]]:
+    """
+    Return when tasks of one processor are submitted and end, first come, first served.
+
+    Parameters
+    ----------
+    delay
+        Returns the seconds from the end of a task's last parent to its submission.
+    """
+    children: list[list[int]] = [[] for _ in runtimes]
+    for child, before in enumerate(parents):
+        for parent in before:
+            children[parent].append(child)
+    left = [len(before) for before in parents]
+    submit, end = [0.0] * len(left), [0.0] * len(left)
+    ahead = [(0.0, "submit", task) for task, count in enumerate(left) if not count]
+    heapify(ahead)
+    waiting: deque[int] = deque()
+    while ahead:
+        now, what, task = heappop(ahead)
+        if what == "submit":
+            submit[task] = now
+            waiting.append(task)
+        else:
+            processors, end[task] = processors + 1, now
+            for child in children[task]:
+                left[child] -= 1
+                if not left[child]:
+                    heappush(ahead, (now + delay(), "submit", child))
+        while waiting and processors:
+            processors -= 1
+            begun = waiting.popleft()
+            heappush(ahead, (now + runtimes[begun], "end", begun))
+    return submit, end
+
+
+@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("traced_on", [8, 10_000])
+def test_recorded_pipelines_end_as_by_their_own_order(
+    data: Path, name: str, traced_on: int
+) -> None:
+    """
+    Traces made by simulation, without tags, on few processors and on as many as there are tasks.
+    """
+    workflow = read_campaign(data / "workflows" / "wfformat" / name).workflow
+    runtimes = [task.runtime or 0.0 for task in workflow.tasks]
+    chance = random.Random(1)
+    submit, end = scheduled(
+        runtimes, workflow.parents, traced_on, lambda: chance.uniform(0.05, 1.0)
+    )
+    traced = [
+        TimedTask(id=str(n), kind=task.name, tag="", submit=1e9 + submit[n], end=1e9 + end[n])
+        for n, task in enumerate(workflow.tasks)
+    ]
+    found = infer_parents(traced)
+    inferred = [[int(parent) for parent in found[str(n)]] for n in range(len(traced))]
+    for processors in (4, 16, 64):
+        truth = max(scheduled(runtimes, workflow.parents, processors)[1])
+        ends = max(scheduled(runtimes, inferred, processors)[1])
+        assert ends == pytest.approx(truth, rel=RECORDED[name])
