@@ -21,6 +21,7 @@ MOST_FILES = 30
 ENTRY_POINTS = (
     "bursar",  # what `import bursar` offers
     "bursar.__main__",  # the command
+    "bursar.slurm_shim.__main__",  # stand-ins of Slurm's commands
     "bursar.api.datagrid",  # the simulator of data grids, for Python
     "bursar.remote.client",  # the client of a service, for Python
     "bursar.worker.worker",  # programs that are started as processes of their own

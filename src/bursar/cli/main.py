@@ -292,6 +292,12 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "Serve this machine, or a cluster, to users over HTTP. Ctrl-C ends the service; tasks "
         "that run go on with their workers, and the service finds them when started again.",
     ),
+    CommandEntry(
+        "slurm-shim",
+        "slurm_shim",
+        "Write sbatch, squeue, scancel, sacct, scontrol and sinfo into a folder: programs that "
+        "drive Slurm then use Bursar. Options that are not honoured are refused by name.",
+    ),
     CommandEntry("ledger", "ledger", "Keep the accounts of users and providers over all runs."),
     CommandEntry("replicas", "replicas", "Find, copy and check the copies of logical files."),
     CommandEntry(
@@ -331,7 +337,7 @@ PURPOSES = {
     "compare export clean history forecasts",
     "Money and market": "ledger quote tender bargain auctions bid exchange",
     "Services and sites": "sites replicas submit watch results instance account top serve owner "
-    "certs tokens",
+    "slurm-shim certs tokens",
     "Develop": "schema man trace reproduce testgrid",
 }
 """Names of commands by purpose, in the order of ``bursar --help``."""
@@ -402,6 +408,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             sites.register(app)
             sites.register_match(app)
             sites.register_tune(app)
+        case "slurm_shim":
+            from bursar.cli import slurm_shim
+
+            slurm_shim.register(app)
         case "submit":
             from bursar.cli import submit
 

@@ -27,8 +27,9 @@ CampaignPath = Annotated[
     Path,
     typer.Argument(
         metavar="CAMPAIGN",
-        help="A campaign (.toml), a Nimrod plan file (.pln), jobs in JDL (.jdl), or a recorded "
-        "workflow (WfFormat .json, Pegasus .xml).",
+        help="A campaign (.toml), a Nimrod plan file (.pln), jobs in JDL (.jdl), a script for "
+        "sbatch, a job of HyperQueue (.toml) or OpenJD (.json, .yaml), or a recorded workflow "
+        "(WfFormat .json, Pegasus .xml, Nextflow's trace).",
         show_default=False,
     ),
 ]

@@ -46,7 +46,16 @@ def read_campaign_toml(path: Path) -> Campaign:
         With the file, the line where it can be told, and the field.
     """
     path = Path(path)
-    return read_toml(path, lambda document: _campaign(document, path))
+
+    def read(document: dict[str, Any]) -> Campaign:
+        # A job of HyperQueue has a list of tasks; a campaign's tasks have names.
+        if not isinstance(document.get("task"), list) and "array" not in document:
+            return _campaign(document, path)
+        from bursar.formats.job_files.hyperqueue_job import read_hyperqueue_job
+
+        return read_hyperqueue_job(document, path)
+
+    return read_toml(path, read)
 
 
 def campaign_schema() -> Schema:
@@ -231,11 +240,11 @@ def read_campaign(path: Path) -> Campaign:
     """
     Read the campaign in a file, by the ending of the file's name.
 
-    ``.toml`` is Bursar's own form, ``.pln`` a Nimrod plan, ``.jdl`` jobs as the
-    European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax``
-    Pegasus DAX; the last three also compressed (``.gz``, ``.xz``). ``.txt`` has one command
-    a line. Scripts for ``sbatch`` are known by their name (``.sh``, ``.sbatch``, ``.slurm``) or
-    their ``#SBATCH`` lines.
+    ``.toml`` is Bursar's own form or a job of HyperQueue, ``.pln`` a Nimrod plan, ``.jdl`` jobs as
+    the European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax`` Pegasus DAX; the
+    last three also compressed (``.gz``, ``.xz``). ``.txt`` has one command a line. Scripts for ``sbatch`` are known by their name
+    (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH`` lines, traces of Nextflow by their first
+    line, templates of OpenJD (``.json``, ``.yaml``) by their version.
 
     Raises
     ------
@@ -270,6 +279,14 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
         from bursar.formats.jdl import read_jdl
 
         return read_jdl
+    if kind in (".json", ".yaml", ".yml"):
+        from bursar.formats.job_files.openjd_template import (
+            is_openjd_template,
+            read_openjd_template,
+        )
+
+        if is_openjd_template(path):
+            return read_openjd_template
     if kind == ".json":
         from bursar.formats.wfformat import read_wfformat
 
@@ -282,12 +299,16 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
 
     if is_slurm_script(path):
         return read_slurm_script
+    from bursar.formats.job_files.nextflow_trace import is_nextflow_trace, read_nextflow_trace
+
+    if is_nextflow_trace(path):
+        return read_nextflow_trace
     if kind == ".txt":
         from bursar.formats.command_lists.command_campaign import read_command_list
 
         return read_command_list
     raise InputError(
         "is no campaign file: expected a name that ends in .toml, .pln, .jdl, .txt, .json, .xml "
-        "or .dax, or a script for sbatch",
+        "or .dax, a script for sbatch, or a trace of Nextflow",
         where=str(path),
     )

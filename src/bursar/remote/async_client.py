@@ -283,9 +283,9 @@ class AsyncServiceClient:
 
     submit_lines = _request(calls.submit)
 
-    async def tasks(self, handle: str) -> AsyncGenerator[api.TaskInfo, None]:
-        """Yield the state of each task."""
-        after: int | None = 0
+    async def tasks(self, handle: str, first: int = 0) -> AsyncGenerator[api.TaskInfo, None]:
+        """Yield the state of each task, from number ``first`` on."""
+        after: int | None = first
         while after is not None:
             page = await self._connection.call(calls.tasks(handle, after, PAGE))
             for task in page.tasks:

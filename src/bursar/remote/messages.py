@@ -116,8 +116,8 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     after
         Numbers (from 0, as submitted) of earlier tasks that must succeed, or it is skipped.
     needs
-        Share, from 0 to 1, of the tasks in ``after`` that must succeed, one at least; it waits
-        until all of them have ended. None: all must succeed.
+        Share, from 0 to 1, of the tasks in ``after`` that must succeed, one at least; ``"ended"``:
+        none. It waits until all of them have ended. None: all must succeed.
     label
         The client's own word for it; comes back with the result.
     """
@@ -137,7 +137,7 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     retries: Annotated[int, Meta(ge=0, le=MOST_TRIES)] = 0
     retry_delay: Annotated[float, Meta(ge=0, le=MOST_RETRY_DELAY)] = 0.0
     after: Annotated[tuple[TaskNumber, ...], Meta(max_length=MOST_PARENTS)] = ()
-    needs: Annotated[float, Meta(ge=0, le=1)] | None = None
+    needs: Annotated[float, Meta(ge=0, le=1)] | Literal["ended"] | None = None
     label: Annotated[str, Meta(max_length=200)] = ""
     hints: Hints = Hints()
 

@@ -677,3 +677,32 @@ def test_a_task_that_lost_more_than_it_can_spare_is_skipped(world: World, restar
     end(world, 2, Status.FAILED)
     assert states(world, handle)[4] == "skipped"
     assert world.info(handle).counts.waiting == 0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+def test_a_task_may_follow_whatever_came_of_those_before(
+    world: World, restarts: bool, later: bool
+) -> None:
+    """Task 3 begins once two tasks have failed and one was skipped, and not before."""
+    handle = world.create()
+    last = api.TaskSpec(command=("x",), after=(0, 1, 2), needs="ended")
+    world.submit(handle, [spec(), spec(0), spec(), *([] if later else [last])])
+    world.join("w", 1)
+    end(world, 0, Status.FAILED)
+    if restarts:
+        world.restart()
+        world.join("w", 1)
+        world.settle()
+    assert at(world) == [2]
+    end(world, 2, Status.FAILED)
+    if later:
+        world.submit(handle, [last])
+    assert at(world) == [3]
+    end(world, 3)
+    assert [states(world, handle)[task] for task in range(4)] == [
+        "failed",
+        "skipped",
+        "failed",
+        "succeeded",
+    ]

@@ -8,7 +8,7 @@ References
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -131,9 +131,16 @@ def _parser() -> argparse.ArgumentParser:
 _PARSER = _parser()
 
 
-def parse_options(words: Sequence[str], where: str) -> dict[str, StatedOption]:
+def parse_options(
+    words: Sequence[str], where: str, also: Collection[str] = ()
+) -> dict[str, StatedOption]:
     """
-    Parse the options of one ``#SBATCH`` line or command line; of an option given twice, the last.
+    Parse the options of one ``#SBATCH`` line; of an option given twice, the last.
+
+    Parameters
+    ----------
+    also
+        Options that are honoured besides those that a campaign honours.
 
     Raises
     ------
@@ -157,9 +164,38 @@ def parse_options(words: Sequence[str], where: str) -> dict[str, StatedOption]:
         )
     stated = {name: StatedOption(name, str(value), where) for name, value in vars(found).items()}
     for name, _ in _REFUSED:
-        if name in stated:
+        if name in stated and name not in also:
             raise stated[name].error("is not honoured", INSTEAD.get(name))
     return stated
+
+
+def parse_command_line(
+    words: Sequence[str], also: Collection[str] = ()
+) -> tuple[dict[str, StatedOption], list[str]]:
+    """
+    Parse a command line of ``sbatch``: its options, and the script with the script's arguments.
+
+    Parameters
+    ----------
+    also
+        As of :func:`parse_options`.
+
+    Raises
+    ------
+    InputError
+        As of :func:`parse_options`.
+    """
+    parser = _parser()
+    parser.add_argument("script", nargs=argparse.REMAINDER)
+    # What may have a value has it behind "=" only: else the script would be taken for it.
+    bare = {f"--{name}" for name in _MAYBE_WITH_VALUE}
+    try:
+        found, _ = parser.parse_known_args([f"{w}=" if w in bare else w for w in words])
+    except ValueError as error:
+        raise InputError(_in_our_words(str(error)), where="sbatch") from None
+    rest = list(found.script)
+    options = parse_options(words[: len(words) - len(rest)], "sbatch", also)
+    return options, rest[1:] if rest[:1] == ["--"] else rest
 
 
 def _in_our_words(message: str) -> str:
@@ -305,6 +341,29 @@ def parse_array(word: str) -> ArrayIndices:
         step=steps[0] if len(steps) == 1 else 1,
         at_once=int(limit) if percent else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EarlySignal:
+    """A signal that a script gets some seconds before the job's limit."""
+
+    name: str
+    seconds: int
+
+
+def parse_signal(word: str) -> EarlySignal:
+    """
+    Parse a signal for the script itself, as ``B:USR1@60``.
+
+    Raises
+    ------
+    ValueError
+        When it is none, or is meant for job steps.
+    """
+    match = re.fullmatch(r"(?:R?B:|B:R:?)(?:SIG)?([A-Z0-9]{1,9})(?:@(\d{1,5}))?", word.upper())
+    if match is None:
+        raise ValueError(f'expected B:SIGNAL@SECONDS, for the script itself, got "{word}"')
+    return EarlySignal(match[1], int(match[2] or 60))
 
 
 def parse_counted(word: str) -> dict[str, int]:

@@ -13,7 +13,7 @@ References
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from bursar.formats.job_files.sbatch_options import (
     parse_memory,
     parse_nodes,
     parse_options,
+    parse_signal,
     parse_time_limit,
 )
 from bursar.model.campaign import Campaign, Workflow
@@ -46,9 +47,10 @@ _OF_A_LOGIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
 """Variables that a job has whatever ``--export`` says."""
 
 _RUN_SCRIPT = r"""
-place=$PWD; folder=$1; output=$2; error=$3; mode=$4; input=$5; script=$6; position=$7; shift 7
+place=$PWD; folder=$1; output=$2; error=$3; mode=$4; input=$5; script=$6; position=$7
+number=$8; signal=$9; shift 9; arguments=$1; shift
 for name in $(env | sed -n 's/^\(SLURM[A-Z]*_[A-Z0-9_]*\)=.*/\1/p'); do unset "$name"; done
-run=$(printf %.6s "$BURSAR_RUN"); A=$((0x${run:-0} % 60000000 + 1)); J=$((A + position))
+run=$(printf %.6s "$BURSAR_RUN"); A=${number:-$((0x${run:-0} % 60000000 + 1))}; J=$((A + position))
 N=$(uname -n); N=${N%%.*}; U=$(id -un)
 export SLURM_JOB_ID=$J SLURM_JOBID=$J SLURMD_NODENAME=$N SLURM_JOB_NODELIST=$N SLURM_NODELIST=$N
 export SLURM_JOB_USER=$U SLURM_JOB_UID=$(id -u) SLURM_TASK_PID=$$ SLURM_SUBMIT_HOST=$N
@@ -64,19 +66,35 @@ else
   : > "$output" || exit 1
   [ -z "$error" ] || : > "$error" || exit 1
 fi
+eval "set -- \"\$@\" \"\$place/\$script\" $arguments"
+start() {
+  [ -n "$signal" ] || { env "$@"; return; }
+  env "$@" <&0 & child=$!
+  ( trap 'kill "$nap"; exit' TERM; sleep "${signal#* }" & nap=$!
+    wait "$nap" && kill -s "${signal% *}" "$child" ) > /dev/null 2>&1 & timer=$!
+  wait "$child"; status=$?
+  kill "$timer" 2> /dev/null; wait "$timer"
+  return "$status"
+}
+if [ -n "$number" ] && [ -z "$signal" ]; then  # all that is left to do
+  [ -n "$error" ] || exec env "$@" < "$input" >> "$output" 2>&1
+  exec env "$@" < "$input" >> "$output" 2>> "$error"
+fi
 if [ -z "$error" ]; then
-  env "$@" "$place/$script" < "$input" >> "$output" 2>&1
+  start "$@" < "$input" >> "$output" 2>&1
 else
-  env "$@" "$place/$script" < "$input" >> "$output" 2>> "$error"
+  start "$@" < "$input" >> "$output" 2>> "$error"
 fi
 status=$?
+[ -z "$number" ] || exit $status
 [ ! -f "$output" ] || tail -c +$((before + 1)) "$output"
 [ -z "$error" ] || [ ! -f "$error" ] || tail -c +$((erred + 1)) "$error" >&2
 exit $status
 """
 """
 Runs a script as a job of Slurm, and prints what it has printed into its files once it has ended,
-so that the task's own output has it, too. The number of the job is made of the run's identity.
+so that the task's own output has it, too. Without a number, which keeps what is printed in its
+files alone, the number of the job is made of the run's identity.
 """
 
 _SRUN = r"""#!/bin/sh
@@ -160,6 +178,35 @@ class SlurmJob:
         return otherwise if stated is None else stated.value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmScript:
+    """
+    A script, and how a job runs it.
+
+    Parameters
+    ----------
+    name
+        Name of the file in the task's folder.
+    interpreter
+        Program that runs the script, and its argument.
+    root
+        Folder in which the job was submitted.
+    uses_srun
+        Whether the job gets a stand-in of ``srun``.
+    number
+        Number of the job, and of an array's first element; None: made of the run's identity.
+    arguments
+        Words behind the script.
+    """
+
+    name: str
+    interpreter: tuple[str, ...]
+    root: Path
+    uses_srun: bool
+    number: int | None = None
+    arguments: tuple[str, ...] = ()
+
+
 def is_slurm_script(path: Path) -> bool:
     """Whether a file is a script for ``sbatch``, by its name or its first lines."""
     if path.suffix.lower() in ENDINGS:
@@ -185,19 +232,13 @@ def read_slurm_script(path: Path) -> Campaign:
         At the line, when an option is wrong or not honoured.
     """
     text = read_text(path)
-    interpreter = _interpreter(text, path)
-    options: dict[str, StatedOption] = {}
-    for number, line in _directives(text):
-        where = f"{path}:{number}"
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError:
-            raise InputError("expected a closing quotation mark", where=where) from None
-        options |= parse_options(words, where)
+    interpreter = read_interpreter(text, str(path))
+    options = read_directives(text, str(path))
     job = read_job(options)
     root = Path(os.path.abspath(path)).parent
     name = job.value("job-name") or path.name
-    tasks = tuple(_tasks(job, name, path.name, interpreter, root, SRUN in text))
+    script = SlurmScript(name=path.name, interpreter=interpreter, root=root, uses_srun=SRUN in text)
+    tasks = tuple(tasks_of(job, name, script))
     return Campaign(
         name=name if name.strip() and name.isprintable() else path.stem,
         workflow=Workflow(tasks),
@@ -212,14 +253,47 @@ def read_slurm_script(path: Path) -> Campaign:
     )
 
 
-def _interpreter(text: str, path: Path) -> tuple[str, ...]:
+def read_interpreter(text: str, where: str) -> tuple[str, ...]:
+    """
+    Read which program runs a script, from the script's first line.
+
+    Raises
+    ------
+    InputError
+        When the line names none.
+    """
     first = text.split("\n", 1)[0]
     if not first.startswith("#!") or not first[2:].strip():
         raise InputError(
-            "is no script for sbatch: expected a first line such as #!/bin/bash", where=f"{path}:1"
+            "is no script for sbatch: expected a first line such as #!/bin/bash", where=f"{where}:1"
         )
     # As the kernel does: all behind the program is one argument.
     return tuple(first[2:].strip().split(None, 1))
+
+
+def read_directives(text: str, where: str, also: Collection[str] = ()) -> dict[str, StatedOption]:
+    """
+    Read the options in the ``#SBATCH`` lines of a script.
+
+    Parameters
+    ----------
+    also
+        Options that are honoured besides those that a campaign honours.
+
+    Raises
+    ------
+    InputError
+        At the line, when an option is unknown or not honoured.
+    """
+    options: dict[str, StatedOption] = {}
+    for number, line in _directives(text):
+        place = f"{where}:{number}"
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            raise InputError("expected a closing quotation mark", where=place) from None
+        options |= parse_options(words, place, also)
+    return options
 
 
 def _directives(text: str) -> Iterator[tuple[int, str]]:
@@ -321,20 +395,27 @@ def _variables(
     return {name: str(value) for name, value in found.items()}
 
 
-def _tasks(
-    job: SlurmJob, name: str, script: str, interpreter: tuple[str, ...], root: Path, srun: bool
-) -> Iterator[Task]:
-    exported, added = _exported(job)
+def tasks_of(job: SlurmJob, name: str, script: SlurmScript) -> Iterator[Task]:
+    """
+    Yield the tasks of a job: one, or one for each index of an array.
+
+    Raises
+    ------
+    InputError
+        Naming the option that is wrong.
+    """
+    exported, added = exported_variables(job)
     chdir = job.value("chdir")
-    folder = str(root / chdir) if chdir else str(root)
-    common = job.variables | {"SLURM_JOB_NAME": name, "SLURM_SUBMIT_DIR": str(root)} | added
+    folder = str(script.root / chdir) if chdir else str(script.root)
+    common = job.variables | {"SLURM_JOB_NAME": name, "SLURM_SUBMIT_DIR": str(script.root)} | added
     before: tuple[Step, ...] = () if exported is None else (Inherit(exported),)
-    if srun:
+    if script.uses_srun:
         before += (Write(SRUN, _SRUN),)
     mode = job.value("open-mode", "truncate")
     if mode not in ("append", "truncate"):
         raise job.options["open-mode"].error(f'expected append or truncate, got "{mode}"')
     usual = "slurm-%j.out" if job.array is None else "slurm-%A_%a.out"
+    signal = job.options["signal"].read(parse_signal) if "signal" in job.options else None
     indices: tuple[int | None, ...] = (None,) if job.array is None else job.array.indices
     for position, index in enumerate(indices):
         # Slurm's own number of no element.
@@ -344,19 +425,24 @@ def _tasks(
             for option, otherwise in (("output", usual), ("error", ""), ("input", "/dev/null"))
         )
         own = {} if index is None else {"SLURM_ARRAY_TASK_ID": str(index)}
+        when = ""
+        if signal is not None and job.limit is not None:
+            when = f"{signal.name} {max(job.limit - signal.seconds, 0):.0f}"
         command = Exec(
             (
                 *("/bin/sh", "-c", _RUN_SCRIPT, "sbatch", folder, output, error, mode, source),
-                *(script, "" if index is None else str(position)),
+                *(script.name, "" if index is None else str(position)),
+                *("" if script.number is None else str(script.number), when),
+                shlex.join(script.arguments),
                 *(f"{variable}={value}" for variable, value in (common | own).items()),
-                *interpreter,
+                *script.interpreter,
             )
         )
         yield Task(
             id=name if index is None else f"{name}_{index}",
             name=name,
             steps=(*before, command),
-            inputs=(File(script),),
+            inputs=(File(script.name),),
             processors=job.processors,
             wall_limit=job.limit,
             memory=job.memory,
@@ -365,7 +451,7 @@ def _tasks(
         )
 
 
-def _exported(job: SlurmJob) -> tuple[tuple[str, ...] | None, dict[str, str]]:
+def exported_variables(job: SlurmJob) -> tuple[tuple[str, ...] | None, dict[str, str]]:
     """Return the variables of the worker that a job sees, None: all, and those that are stated."""
     stated = job.value("export", "ALL")
     names, added, everything = [], {}, False
@@ -394,18 +480,18 @@ def _shell_text(pattern: str, known: Mapping[str, str]) -> str:
     between pads numbers with zeros. A backslash has Slurm take the pattern as it stands.
     """
     if "\\" in pattern:
-        return _quoted(pattern.replace("\\", ""))
+        return escaped(pattern.replace("\\", ""))
     found = []
     for plain, percent, width, sign in re.findall(r"([^%]+)|(%)(\d*)(.?)", pattern, re.DOTALL):
         if not percent:
-            found.append(_quoted(plain))
+            found.append(escaped(plain))
         elif sign == "%":
             found.append("%")
         elif sign in known:
             value = known[sign]
-            found.append(_quoted(value.zfill(int(width or 0)) if value.isdigit() else value))
+            found.append(escaped(value.zfill(int(width or 0)) if value.isdigit() else value))
         elif sign not in _LATE:
-            found.append(_quoted(percent + width + sign))
+            found.append(escaped(percent + width + sign))
         elif sign in "jJA" and width:
             found.append(f"$(printf %0{min(int(width), 10)}d ${{{_LATE[sign]}}})")
         elif len(_LATE[sign]) == 1 and _LATE[sign].isalpha():
@@ -415,5 +501,6 @@ def _shell_text(pattern: str, known: Mapping[str, str]) -> str:
     return "".join(found)
 
 
-def _quoted(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a text as it stands within double quotes of a shell."""
     return re.sub(r'([\\"$`])', r"\\\1", text)

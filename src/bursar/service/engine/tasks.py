@@ -305,12 +305,14 @@ def columns_of(
         {first + i: tuple(sorted(set(s.after))) for i, s in enumerate(specs) if s.after},
         {first + i: (s.retries, s.retry_delay) for i, s in enumerate(specs) if s.retries},
         {first + i: s.memory for i, s in enumerate(specs) if s.memory is not None},
-        {
-            first + i: spare
-            for i, s in enumerate(specs)
-            if s.needs is not None and (spare := spare_parents(len(set(s.after)), s.needs))
-        },
+        {first + i: spare for i, s in enumerate(specs) if (spare := _spare_parents(s))},
     )
+
+
+def _spare_parents(task: TaskSpec) -> int:
+    """Return how many of the tasks that a task comes after may end without success."""
+    parents = len(set(task.after))
+    return parents if task.needs == "ended" else spare_parents(parents, task.needs)
 
 
 def size_of(added: TasksAdded) -> int:

@@ -1,0 +1,167 @@
+"""Jobs as Slurm's commands know them, and the words of Slurm for where a task stands."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bursar.remote.messages import Result
+
+JobState = Literal[
+    "PENDING",
+    "RUNNING",
+    "COMPLETED",
+    "FAILED",
+    "TIMEOUT",
+    "CANCELLED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+]
+
+COMPACT: Mapping[JobState, str] = {
+    "PENDING": "PD",
+    "RUNNING": "R",
+    "COMPLETED": "CD",
+    "FAILED": "F",
+    "TIMEOUT": "TO",
+    "CANCELLED": "CA",
+    "NODE_FAIL": "NF",
+    "OUT_OF_MEMORY": "OOM",
+}
+"""States and their short forms."""
+
+UNENDED: tuple[JobState, ...] = ("PENDING", "RUNNING")
+"""States of jobs that have not ended."""
+
+Dependency = Literal["", "afterok", "afterany"]
+"""How a job depends on others: it does not, all must succeed, or all must have ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """
+    What is known of a job from its submission.
+
+    Parameters
+    ----------
+    name, user, partition, account, comment
+        As stated to ``sbatch``; partition and account have defaults.
+    folder
+        Working folder.
+    command
+        Path of the script; ``(null)``: there was none.
+    output, error
+        Patterns of the files' names.
+    processors, memory, limit
+        Of each element: processors, bytes (None: not stated), seconds (None: no limit).
+    array
+        The indices as stated; empty: no array job.
+    step
+        Of the elements of an array that may run at a time, which one each waits for: the one so
+        many before. 0: for none.
+    dependency
+        How the job depends on other jobs.
+    after
+        Elements of other jobs that it depends on: job and position.
+    aligned
+        Whether each element depends on the element of the same position only (``aftercorr``).
+    """
+
+    name: str
+    user: str
+    folder: str
+    command: str
+    partition: str = "bursar"
+    account: str = ""
+    comment: str = ""
+    output: str = ""
+    error: str = ""
+    processors: int = 1
+    memory: int | None = None
+    limit: float | None = None
+    array: str = ""
+    step: int = 0
+    dependency: Dependency = ""
+    after: tuple[tuple[int, int], ...] = ()
+    aligned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobElement:
+    """
+    One element of an array job, or the one of another job, and where it stands.
+
+    Parameters
+    ----------
+    job
+        Number of the job.
+    position
+        Position among the elements, from 0.
+    index
+        Index in the array; None: no array job.
+    submitted, start, end
+        Seconds since the epoch; 0: not yet.
+    exit_code
+        Of the script; negative: the signal that ended it.
+    max_rss, user_seconds, system_seconds
+        What it used: bytes, seconds of processor time.
+    reason
+        Why it waits or did not succeed, a word of Slurm's.
+    """
+
+    job: int
+    position: int
+    index: int | None
+    facts: JobFacts
+    submitted: float
+    state: JobState = "PENDING"
+    start: float = 0.0
+    end: float = 0.0
+    exit_code: int = 0
+    host: str = ""
+    max_rss: int = 0
+    user_seconds: float = 0.0
+    system_seconds: float = 0.0
+    reason: str = "None"
+
+    @property
+    def number(self) -> int:
+        """Number of the element among all jobs, as ``SLURM_JOB_ID`` has it."""
+        return self.job + self.position
+
+    @property
+    def id(self) -> str:
+        """Number of the job, with the index of an array's element."""
+        return str(self.job) if self.index is None else f"{self.job}_{self.index}"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its state is final."""
+        return self.state not in UNENDED
+
+    @property
+    def exit_pair(self) -> str:
+        """Exit status and signal, as ``0:9``."""
+        return f"0:{-self.exit_code}" if self.exit_code < 0 else f"{self.exit_code}:0"
+
+    def elapsed(self, now: float) -> float:
+        """Return for how many seconds it has run."""
+        return max(0.0, (self.end or now) - self.start) if self.start else 0.0
+
+
+def state_of(result: Result) -> tuple[JobState, str]:
+    """Return the state and the reason, in Slurm's words, of a task that has ended."""
+    match result.state:
+        case "succeeded":
+            return "COMPLETED", "None"
+        case "timed-out":
+            return "TIMEOUT", "TimeLimit"
+        case "cancelled":
+            return "CANCELLED", "None"
+        case "skipped":
+            return "CANCELLED", "DependencyNeverSatisfied"
+    if result.lost:
+        return "NODE_FAIL", "NodeDown"
+    if re.search(r"\bmemory allows\b", result.reason):
+        return "OUT_OF_MEMORY", "OutOfMemory"
+    return "FAILED", "NonZeroExitCode"

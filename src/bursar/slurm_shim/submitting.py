@@ -1,0 +1,304 @@
+"""``sbatch``: a script and its options become a job."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bursar.formats.job_files.sbatch_options import StatedOption, parse_command_line
+from bursar.formats.job_files.slurm_script import (
+    SlurmJob,
+    SlurmScript,
+    exported_variables,
+    read_directives,
+    read_interpreter,
+    read_job,
+    tasks_of,
+)
+from bursar.model.errors import InputError
+from bursar.model.task import Inherit, Task, Write
+from bursar.remote.messages import TaskSpec
+from bursar.remote.submission import encode_steps
+from bursar.slurm_shim.jobs import UNENDED, JobElement, JobFacts
+
+ALSO = ("dependency", "signal", "wrap", "wait", "kill-on-invalid-dep", "hold")
+"""Options that ``sbatch`` honours and a campaign does not."""
+
+SCRIPT = "slurm_script"
+"""Name of a script in the folder of its task."""
+
+_NOT_AT_A_SERVICE = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "licenses")
+_LOGIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
+_OWN = re.compile(r"(SLURM|SBATCH|BURSAR)_\w+|_|PWD|OLDPWD|SHLVL")
+"""Variables of the shell that calls ``sbatch`` which a job does not get from there."""
+
+ElementLookup = Callable[[Iterable[int] | None], Sequence[JobElement]]
+"""Returns the elements of jobs by number; of all jobs for None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedScript:
+    """
+    What a command line of ``sbatch`` asks for.
+
+    Parameters
+    ----------
+    job
+        What the options say.
+    text
+        The script.
+    arguments
+        Words behind the script.
+    where
+        Path of the script, for messages and ``squeue``.
+    environment
+        Variables of the caller.
+    folder
+        Working folder of the caller.
+    """
+
+    job: SlurmJob
+    text: str
+    arguments: tuple[str, ...]
+    where: str
+    environment: Mapping[str, str]
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.job.value("job-name") or self.where.rpartition("/")[2]
+
+    @property
+    def indices(self) -> Sequence[int | None]:
+        """Index of each element; None: no array job."""
+        return (None,) if self.job.array is None else self.job.array.indices
+
+
+def read_submission(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    stdin: Callable[[], str],
+) -> SubmittedScript:
+    """
+    Read a command line of ``sbatch`` and its script.
+
+    Parameters
+    ----------
+    words
+        Behind ``sbatch``.
+    stdin
+        Returns a script that is named nowhere.
+
+    Raises
+    ------
+    InputError
+        Naming the option, with file and line where it stands in one, or the script.
+    """
+    options, rest = parse_command_line(words, ALSO)
+    wrap = options.get("wrap")
+    if wrap is not None:
+        if rest:
+            raise wrap.error("goes without a script")
+        text, where = (
+            f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{wrap.value}\n",
+            "wrap",
+        )
+    elif rest:
+        where = rest[0]
+        text = _script_text(folder / where, where)
+    else:
+        text, where = stdin(), "sbatch"
+    if "\0" in text:
+        raise InputError("is no script: it holds NUL characters", where=where)
+    options = read_directives(text, where, ALSO) | options
+    for name in _NOT_AT_A_SERVICE:
+        if name in options:
+            raise options[name].error(
+                "is not honoured: tasks of a service hold no such resources",
+                "bursar run SCRIPT --sites FILE honours it",
+            )
+    if "hold" in options:
+        raise options["hold"].error("is not honoured")
+    if options.get("kill-on-invalid-dep") and options["kill-on-invalid-dep"].value != "yes":
+        raise options["kill-on-invalid-dep"].error(
+            'expected "yes": a job whose dependency has failed is cancelled'
+        )
+    read_interpreter(text, where)
+    return SubmittedScript(
+        job=read_job(options),
+        text=text,
+        arguments=tuple(rest[1:]),
+        where=where,
+        environment=environment,
+        folder=folder,
+    )
+
+
+def _script_text(path: Path, where: str) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=where) from None
+    except UnicodeDecodeError:
+        raise InputError("is no text in UTF-8", where=where) from None
+
+
+def facts_of(script: SubmittedScript, user: str, lookup: ElementLookup) -> JobFacts:
+    """
+    Return what is kept of a job.
+
+    Parameters
+    ----------
+    lookup
+        Finds the jobs that it depends on.
+
+    Raises
+    ------
+    InputError
+        When it depends on a job that is not known, or in a way that is not honoured.
+    """
+    job = script.job
+    limit = 0 if job.array is None or job.array.at_once is None else job.array.at_once
+    if limit >= len(script.indices):
+        limit = 0
+    usual = "slurm-%j.out" if job.array is None else "slurm-%A_%a.out"
+    facts = JobFacts(
+        name=script.name,
+        user=user,
+        folder=str(script.folder / job.value("chdir")),
+        command="(null)" if script.where == "wrap" else str(script.folder / script.where),
+        partition=job.value("partition") or "bursar",
+        account=job.value("account"),
+        comment=job.value("comment"),
+        output=job.value("output", usual),
+        error=job.value("error"),
+        processors=job.processors,
+        memory=job.memory,
+        limit=job.limit,
+        array=job.value("array"),
+        step=limit,
+    )
+    if "dependency" in job.options:
+        facts = _depending(facts, job.options["dependency"], len(script.indices), lookup)
+    if facts.step and facts.dependency == "afterok":
+        raise job.options["array"].error(
+            "a limit of elements that run at a time is not honoured beside --dependency=afterok"
+        )
+    return facts
+
+
+_FORMS = "expected afterok:JOB, afterany:JOB or aftercorr:JOB (several jobs: JOB:JOB), or singleton"
+
+
+def _depending(
+    facts: JobFacts, stated: StatedOption, count: int, lookup: ElementLookup
+) -> JobFacts:
+    kinds: set[str] = set()
+    after: dict[tuple[int, int], None] = {}
+    for term in stated.value.split(","):
+        kind, *jobs = term.strip().split(":")
+        kinds.add(kind)
+        if kind == "singleton" and not jobs:
+            same = [e for e in lookup(None) if e.state in UNENDED and e.facts.name == facts.name]
+            after |= {(e.job, e.position): None for e in same if e.facts.user == facts.user}
+            continue
+        if kind not in ("afterok", "afterany", "aftercorr") or not jobs:
+            raise stated.error(f'{_FORMS}, got "{term}"')
+        for word in jobs:
+            after |= dict.fromkeys((e.job, e.position) for e in _named(word, stated, lookup))
+    if len(kinds) > 1:
+        raise stated.error(f"several kinds of dependency are not honoured: {', '.join(kinds)}")
+    (kind,) = kinds
+    if kind == "aftercorr" and len(after) < count:
+        raise stated.error(f"expected an array of {count} elements or more, got {len(after)}")
+    return replace(
+        facts,
+        dependency="afterany" if kind in ("afterany", "singleton") else "afterok",
+        after=tuple(after),
+        aligned=kind == "aftercorr",
+    )
+
+
+def _named(word: str, stated: StatedOption, lookup: ElementLookup) -> Sequence[JobElement]:
+    match = re.fullmatch(r"(\d{1,10})(?:_(\d{1,9}))?", word)
+    if match is None:
+        raise stated.error(f'{_FORMS}, got "{word}"')
+    job, index = int(match[1]), match[2]
+    found = [
+        e for e in lookup([job])
+        if (job in (e.number, e.job) if index is None else e.job == job and e.index == int(index))
+    ]  # fmt: skip
+    if not found:
+        raise stated.error(f'there is no job "{word}"')
+    return found
+
+
+def specs_of_job(script: SubmittedScript, number: int) -> list[TaskSpec]:
+    """
+    Return the tasks of a job, without those that they come after.
+
+    Parameters
+    ----------
+    number
+        Number of the job.
+    """
+    slurm = SlurmScript(
+        name=SCRIPT,
+        interpreter=read_interpreter(script.text, script.where),
+        root=script.folder,
+        uses_srun="srun" in script.text,
+        number=number,
+        arguments=script.arguments,
+    )
+    variables = _variables(script)
+    return [
+        _spec(task, script.text, variables, requeues="requeue" in script.job.options)
+        for task in tasks_of(script.job, script.name, slurm)
+    ]
+
+
+def _spec(task: Task, text: str, variables: dict[str, str], *, requeues: bool) -> TaskSpec:
+    steps = tuple(step for step in task.steps if not isinstance(step, Inherit))
+    return TaskSpec(
+        # Variables come from the caller of sbatch and not from the worker.
+        steps=encode_steps((Inherit(_LOGIN), Write(SCRIPT, text), *steps)),
+        environment=variables,
+        processors=task.processors,
+        memory=task.memory,
+        limit=task.wall_limit,
+        # Where its machine was lost.
+        tries=3 if requeues else 1,
+        label=task.id[:200],
+    )
+
+
+def _variables(script: SubmittedScript) -> dict[str, str]:
+    """Return those of the caller's variables that a job gets."""
+    names, _ = exported_variables(script.job)
+    return {
+        name: value
+        for name, value in script.environment.items()
+        if not _OWN.fullmatch(name) and (names is None or name in names)
+    }
+
+
+def pattern_path(element: JobElement, pattern: str, host: str) -> str:
+    """Return the path of a file that an element writes, from its pattern."""
+    facts = element.facts
+    index = 0xFFFFFFFE if element.index is None else element.index
+    known = {
+        "%": "%", "j": str(element.number), "J": str(element.number), "A": str(element.job),
+        "a": str(index), "x": facts.name, "N": host, "u": facts.user, "n": "0", "t": "0",
+        "s": "batch",
+    }  # fmt: skip
+    if "\\" in pattern:
+        return os.path.join(facts.folder, pattern.replace("\\", ""))
+
+    def value(match: re.Match[str]) -> str:
+        found = known.get(match[2], match[0])
+        return found.zfill(int(match[1] or 0)) if found.isdigit() else found
+
+    return os.path.join(facts.folder, re.sub(r"%(\d*)(.)", value, pattern))
