@@ -242,9 +242,10 @@ def read_campaign(path: Path) -> Campaign:
 
     ``.toml`` is Bursar's own form or a job of HyperQueue, ``.pln`` a Nimrod plan, ``.jdl`` jobs as
     the European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax`` Pegasus DAX; the
-    last three also compressed (``.gz``, ``.xz``). ``.txt`` has one command a line. Scripts for ``sbatch`` are known by their name
-    (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH`` lines, traces of Nextflow by their first
-    line, templates of OpenJD (``.json``, ``.yaml``) by their version.
+    last three also compressed (``.gz``, ``.xz``). ``.txt`` has one command a line. Scripts for
+    ``sbatch`` are known by their name (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH``
+    lines, traces of Nextflow by their first line, templates of OpenJD (``.json``, ``.yaml``) by
+    their version.
 
     Raises
     ------
