@@ -124,7 +124,9 @@ class ExecutorEngine:
         self._owners = owners
         # One worker carries out as many calls a second as this process hands out, so there need not
         # be more for narrow calls; beyond MOST_SHARE it runs out of file descriptors.
-        self._are_whole = all((processors or site.processors) <= MOST_SHARE for site in sites)
+        self._are_whole = all(
+            (processors or site.processors) <= MOST_SHARE for site in sites if site.kind == "local"
+        )
         work = RunWork(
             tasks=(),
             parents=None,
