@@ -26,8 +26,8 @@ CampaignPath = Annotated[
     Path,
     typer.Argument(
         metavar="CAMPAIGN",
-        help="A campaign (.toml), a Nimrod plan file (.pln), jobs in JDL (.jdl), or a recorded "
-        "workflow (WfFormat .json, Pegasus .xml).",
+        help="A campaign (.toml), a Nimrod plan file (.pln), jobs in JDL (.jdl), a recorded "
+        "workflow (WfFormat .json, Pegasus .xml), or, to be planned, a Snakefile.",
         show_default=False,
     ),
 ]
@@ -101,6 +101,17 @@ Probe = Annotated[
         min=1,
         help="Run N tasks of each kind that states no runtime on this machine first, and plan by "
         "their mean time. A run keeps their results.",
+        show_default=False,
+        rich_help_panel=ESTIMATES,
+    ),
+]
+SnakemakeArguments = Annotated[
+    str | None,
+    typer.Option(
+        "--snakemake",
+        metavar="ARGUMENTS",
+        help="With a Snakefile: further arguments of snakemake, such as targets, "
+        '"--configfile c.yaml" or "--forceall".',
         show_default=False,
         rich_help_panel=ESTIMATES,
     ),

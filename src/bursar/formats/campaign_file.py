@@ -234,7 +234,8 @@ def read_campaign(path: Path) -> Campaign:
     ``.toml`` is Bursar's own form, ``.pln`` a Nimrod plan, ``.jdl`` jobs as the
     European DataGrid described them, ``.json`` WfFormat, ``.xml`` and ``.dax``
     Pegasus DAX; the last three also compressed (``.gz``, ``.xz``). Scripts for ``sbatch`` are known
-    by their name (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH`` lines.
+    by their name (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH`` lines, workflows of
+    Snakemake by theirs (``Snakefile``, ``.smk``).
 
     Raises
     ------
@@ -277,12 +278,16 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
         from bursar.formats.dax import read_dax
 
         return read_dax
+    from bursar.formats.job_files.snakefile import is_snakefile, read_snakefile
+
+    if is_snakefile(path):
+        return read_snakefile
     from bursar.formats.job_files.slurm_script import is_slurm_script, read_slurm_script
 
     if is_slurm_script(path):
         return read_slurm_script
     raise InputError(
         "is no campaign file: expected a name that ends in .toml, .pln, .jdl, .json, .xml or "
-        ".dax, or a script for sbatch",
+        ".dax, a Snakefile, or a script for sbatch",
         where=str(path),
     )
