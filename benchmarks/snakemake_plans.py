@@ -14,13 +14,14 @@ Use, in an environment with Snakemake 9::
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from figures import Benchmark, Figure, at_most
 
 BEGIN = """
 import zlib
@@ -227,30 +228,47 @@ def plan(folder: Path, arguments: str) -> tuple[float, float]:
     return forecast["p50"], forecast["p90"]
 
 
-def main(quick: bool) -> None:
-    """Print a row for each workflow and plan."""
-    most, scale = (2, 0.2) if quick else (8, 1.0)
+def main() -> None:
+    """Measure, and print the table."""
+    bench = Benchmark(__file__, __doc__)
+    if not (HERE / "snakemake").exists():
+        bench.skip("workflows of Snakemake: it is not beside this Python")
+        bench.write()
+        return
+    most, scale, count = bench.of((8, 1.0, 5), (4, 0.5, 5), (2, 0.1, 1))
     errors: list[float] = []
-    print(f"{'workflow':10} {'plan of':12} {'p50':>7} {'p90':>7} {'took':>7}  error")
-    for name, text in list(WORKFLOWS.items())[: 1 if quick else None]:
-        folder = Path(tempfile.mkdtemp(prefix="bursar-snakemake-"))
-        try:
+    inside = 0
+    table = bench.table(
+        f"plans for {most} samples on 2 processors, {most // 2} of which ran before",
+        "workflow, plan of",
+        "median, s",
+        "90 % below, s",
+        "took, s",
+        "error, %",
+    )
+    for name, text in list(WORKFLOWS.items())[:count]:
+        with tempfile.TemporaryDirectory(prefix="bursar-snakemake-") as scratch:
+            folder = Path(scratch)
             (folder / "Snakefile").write_text(BEGIN + text)
-            half = ("--config", f"samples={most // 2}", f"scale={scale}")
-            whole = ("--config", f"samples={most}", f"scale={scale}")
-            run_snakemake(folder, *half)
+            run_snakemake(folder, "--config", f"samples={most // 2}", f"scale={scale}")
             for what, further in (("new samples", ()), ("all again", ("--forceall",))):
-                arguments = (*further, *whole)
+                arguments = (*further, "--config", f"samples={most}", f"scale={scale}")
                 median, late = plan(folder, " ".join(arguments))
                 took = run_snakemake(folder, *arguments)
-                errors.append(abs(median / took - 1))
-                row = f"{name:10} {what:12} {median:7.2f} {late:7.2f} {took:7.2f}"
-                print(f"{row}  {100 * (median / took - 1):+.1f} %", flush=True)
-        finally:
-            shutil.rmtree(folder)
-    worst, usual = max(errors), statistics.median(errors)
-    print(f"median error {100 * usual:.1f} %, largest {100 * worst:.1f} %")
+                errors.append(100 * (median / took - 1))
+                inside += took <= late
+                table.add(f"{name}, {what}", median, late, took, errors[-1])
+    sizes = [abs(error) for error in errors]
+    bench.figures(
+        f"Errors of {len(errors)} plans",
+        [
+            Figure("median error", statistics.median(sizes), "%"),
+            at_most("largest error", max(sizes), 15, "%"),
+            Figure("ends within the 90 %", 100 * inside / len(errors), "%"),
+        ],
+    )
+    bench.write()
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv[1:])
+    main()
