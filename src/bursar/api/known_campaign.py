@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bursar.history.forecast_records import FoundScores
+from bursar.history.observation import TaskObservation
 from bursar.history.store import History
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import BursarError
@@ -87,8 +88,13 @@ def foresee(
     """
     if isinstance(history, ForeseenCampaign):
         return history.of_part(campaign)
+    beside: Sequence[TaskObservation] = ()
+    if campaign.earlier:
+        from bursar.runs.recording.earlier_jobs import observe_earlier  # late: it loads arrays
+
+        campaign, beside = observe_earlier(campaign)
     try:
-        known, scores = _looked_up(campaign, sites, history)
+        known, scores = _looked_up(campaign, sites, history, beside)
     except BursarError as error:
         _warn_once(f"run times are not known from earlier runs: {error}")
         known, scores = None, ((), ())
@@ -111,18 +117,26 @@ def _looked_up(
     campaign: Campaign,
     sites: Sequence[SiteFacts],
     history: "str | Path | ObservationSource | None",
+    beside: Sequence[TaskObservation],
 ) -> "tuple[KnownRuntimes | None, FoundScores]":
     source = history
     if source is None or isinstance(source, str | Path):
         source = open_history(stated_history(source))
-        if source is None or not source.path.exists():
-            return None, ((), ())
+        if source is not None and not source.path.exists():
+            source = None
+    kept = source if isinstance(source, History) else None
+    if beside and (source is None or kept is not None):
+        from bursar.runs.recording.earlier_jobs import ObservationsBeside
+
+        source = ObservationsBeside(kept, beside)
+    if source is None:
+        return None, ((), ())
     from bursar.forecasts.known_runtimes import known_runtimes  # late: it loads the kernels
 
     known = known_runtimes(campaign, [site.name for site in sites], source)
-    if not isinstance(source, History):
+    if kept is None:
         return known, ((), ())
-    return known, source.forecast_scores(campaign.name, known.basis, 0.0)
+    return known, kept.forecast_scores(campaign.name, known.basis, 0.0)
 
 
 @cache

@@ -38,6 +38,7 @@ from bursar.broker.policy_choice import PolicyRequest, ProvisioningMode, choose_
 from bursar.broker.strategies import Named, OutOfReach
 from bursar.dispatch.journal import is_written
 from bursar.engine.run_tasks import RetriedFailures
+from bursar.formats.job_files.snakefile import is_snakefile
 from bursar.formats.projects_toml import project_weight
 from bursar.formats.units import parse_amount
 from bursar.model.campaign import Campaign
@@ -199,6 +200,12 @@ def run(
     facts = resolve_sites(sites, campaign)
     project_weight(project := project or campaign.project or "")  # finds a faulty file at once
     payer = payer_of(campaign, account, book)
+    if campaign.recorded and campaign.source is not None and is_snakefile(campaign.source):
+        raise InputError(
+            "is a workflow of Snakemake, which is planned here, and run by Snakemake itself",
+            where=str(campaign.source),
+            hint="snakemake --executor bursar, of the package snakemake-executor-plugin-bursar",
+        )
     if campaign.recorded:
         raise InputError(
             "is a recorded workflow: its tasks have no programs",

@@ -1,6 +1,7 @@
 """The campaign and the sites that a command line names, loaded and checked."""
 
 import gc
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -112,9 +113,15 @@ def load_campaign(
     runtime: str | None,
     replay_scale: float | None,
     size_scale: float,
+    snakemake: str | None = None,
 ) -> Campaign:
     """
     Read the campaign in a file, with the command line's options applied.
+
+    Parameters
+    ----------
+    snakemake
+        Arguments of ``snakemake`` for a Snakefile; None: none.
 
     Raises
     ------
@@ -124,7 +131,7 @@ def load_campaign(
     from bursar.cli.options import print_note
     from bursar.formats.campaign_file import read_campaign
 
-    campaign = read_campaign(path)
+    campaign = read_campaign(path) if snakemake is None else _snakefile_with(path, snakemake)
     for remark in campaign.remarks:
         print_note(remark)
     # The tasks stay until this process ends: the search for cycles need never look at them again.
@@ -143,6 +150,40 @@ def load_campaign(
         confidence=confidence,
     )
     return replace(campaign, goal=goal)
+
+
+def _snakefile_with(path: Path, arguments: str) -> Campaign:
+    from bursar.formats.file_text import check_readable
+    from bursar.formats.job_files.snakefile import is_snakefile, read_snakefile
+
+    if not is_snakefile(path):
+        raise InputError("goes with a Snakefile only", where="--snakemake")
+    check_readable(path)
+    return read_snakefile(path, arguments)
+
+
+def scaled_down(campaign: Campaign, sites: Sequence[SiteFacts]) -> Campaign:
+    """
+    Return a campaign whose jobs of Snakemake claim no more processors than the largest site has.
+
+    Snakemake does so itself on one machine (``--cores``). Tasks of other campaigns stay as they
+    are: their users stated how many they need.
+    """
+    from bursar.cli.options import print_note
+    from bursar.formats.job_files.snakefile import is_snakefile
+
+    most = max(site.processors for site in sites)
+    wide = {task.name for task in campaign.workflow.tasks if task.processors > most}
+    if not wide or campaign.source is None or not is_snakefile(campaign.source):
+        return campaign
+    print_note(
+        f"no site has as many processors as {', '.join(sorted(wide))} claim: planned with {most}, "
+        "and with the run times that are known of more"
+    )
+    tasks = tuple(
+        replace(task, processors=min(task.processors, most)) for task in campaign.workflow.tasks
+    )
+    return replace(campaign, workflow=Workflow(tasks))
 
 
 def load_sites(path: Path | None, market: BuyingProtocol | None = None) -> tuple[SiteFacts, ...]:

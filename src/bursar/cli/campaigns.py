@@ -15,6 +15,7 @@ from bursar.cli.campaign_loading import (
     load_campaign,
     load_sites,
     parse_budget,
+    scaled_down,
 )
 from bursar.cli.campaign_options import (
     REFUSED_BY_RUN,
@@ -51,6 +52,7 @@ from bursar.cli.options import (
     Runtime,
     SitesPath,
     SizeScale,
+    SnakemakeArguments,
     TradeOff,
     parsed,
     print_json,
@@ -160,6 +162,7 @@ def plan_campaign(
     ] = "scheduled",
     replay: Replay = None,
     size_scale: SizeScale = 1.0,
+    snakemake: SnakemakeArguments = None,
     exact: Annotated[
         str | None,
         typer.Option(
@@ -210,7 +213,9 @@ def plan_campaign(
         runtime=runtime,
         replay_scale=replay,
         size_scale=size_scale,
+        snakemake=snakemake,
     )
+    loaded = scaled_down(loaded, facts)
     limits = SearchLimits(
         population=population,
         generations=generations,

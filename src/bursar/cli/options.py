@@ -27,9 +27,10 @@ CampaignPath = Annotated[
     Path,
     typer.Argument(
         metavar="CAMPAIGN",
-        help="A campaign (.toml), a Nimrod plan file (.pln), jobs in JDL (.jdl), a script for "
-        "sbatch, a job of HyperQueue (.toml) or OpenJD (.json, .yaml), or a recorded workflow "
-        "(WfFormat .json, Pegasus .xml, Nextflow's trace).",
+        help="A campaign (.toml), a Nimrod plan file (.pln), jobs in JDL (.jdl), a list of "
+        "commands (.txt), a script for sbatch, a job of HyperQueue (.toml) or OpenJD (.json, "
+        ".yaml), a recorded workflow (WfFormat .json, Pegasus .xml, Nextflow's trace), or, to be "
+        "planned, a Snakefile.",
         show_default=False,
     ),
 ]
@@ -103,6 +104,17 @@ Probe = Annotated[
         min=1,
         help="Run N tasks of each kind that states no runtime on this machine first, and plan by "
         "their mean time. A run keeps their results.",
+        show_default=False,
+        rich_help_panel=ESTIMATES,
+    ),
+]
+SnakemakeArguments = Annotated[
+    str | None,
+    typer.Option(
+        "--snakemake",
+        metavar="ARGUMENTS",
+        help="With a Snakefile: further arguments of snakemake, such as targets, "
+        '"--configfile c.yaml" or "--forceall".',
         show_default=False,
         rich_help_panel=ESTIMATES,
     ),

@@ -152,7 +152,9 @@ def known_runtimes(
     own = source.observations_of(names, newest=NEWEST, parameters=True)
     rows = _of_campaign(own, names, campaign.templates, without)
     every = source.kinds()
-    groups = _families(names, _usual_times(own, rows), every, campaign.templates)
+    # Jobs of which another program knows the times have kinds by these times already.
+    related = () if campaign.earlier else names
+    groups = _families(related, _usual_times(own, rows), every, campaign.templates)
     labels = {name: groups.labels.get(name, name) for name in names}
     kinds = tuple(dict.fromkeys(labels.values()))
     place = {label: kind for kind, label in enumerate(kinds)}

@@ -245,7 +245,8 @@ def read_campaign(path: Path) -> Campaign:
     last three also compressed (``.gz``, ``.xz``). ``.txt`` has one command a line. Scripts for
     ``sbatch`` are known by their name (``.sh``, ``.sbatch``, ``.slurm``) or their ``#SBATCH``
     lines, traces of Nextflow by their first line, templates of OpenJD (``.json``, ``.yaml``) by
-    their version.
+    their version,
+    workflows of Snakemake by theirs (``Snakefile``, ``.smk``).
 
     Raises
     ------
@@ -296,6 +297,10 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
         from bursar.formats.dax import read_dax
 
         return read_dax
+    from bursar.formats.job_files.snakefile import is_snakefile, read_snakefile
+
+    if is_snakefile(path):
+        return read_snakefile
     from bursar.formats.job_files.slurm_script import is_slurm_script, read_slurm_script
 
     if is_slurm_script(path):
@@ -310,6 +315,6 @@ def _reader(path: Path) -> Callable[[Path], Campaign]:
         return read_command_list
     raise InputError(
         "is no campaign file: expected a name that ends in .toml, .pln, .jdl, .txt, .json, .xml "
-        "or .dax, a script for sbatch, or a trace of Nextflow",
+        "or .dax, a script for sbatch, a Snakefile, or a trace of Nextflow",
         where=str(path),
     )

@@ -1,13 +1,13 @@
 """Observations of a history as arrays, and how these are read from the file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bursar.history.encoding import MICRO, STATUS_CODES, ParameterNames
-from bursar.history.observation import CENSORED
+from bursar.history.observation import CENSORED, TaskObservation
 from bursar.model.task import Status, Value
 from bursar.sqlite_file import LockWaitingConnection
 
@@ -104,6 +104,105 @@ class ObservationColumns:
         """Whether each attempt succeeded."""
         found: BoolArray = self.status == STATUS_CODES[Status.SUCCEEDED]
         return found
+
+    def rows(self, chosen: IntArray) -> "ObservationColumns":
+        """Return some of the observations, by their places."""
+        arrays = {name: getattr(self, name)[chosen] for name in _ARRAYS}
+        if self.parameters is not None:
+            arrays["parameters"] = [self.parameters[at] for at in chosen.tolist()]
+        return replace(self, **arrays)
+
+
+_ARRAYS = (
+    "kind", "template", "execution", "site", "seconds", "speed", "processors", "status",
+    "input_bytes", "estimate", "waited", "transferred", "max_rss", "processor_seconds", "start",
+)  # fmt: skip
+"""Fields of observations that are arrays."""
+
+
+def columns_of(
+    kinds: Sequence[str], observations: Sequence[TaskObservation], parameters: bool
+) -> ObservationColumns:
+    """
+    Return observations that are in memory, in their order.
+
+    Parameters
+    ----------
+    kinds
+        Names of kinds, that of each observation among them.
+    parameters
+        Whether the values of parameters are kept.
+    """
+    names: dict[str, dict[str, int]] = {"template": {}, "execution": {}, "site": {}}
+    numbers: dict[str, IntArray] = {}
+    for field, index in names.items():
+        found = [index.setdefault(getattr(one, field), len(index)) for one in observations]
+        numbers[field] = np.array(found, dtype=np.int64)
+    of_kind = {name: number for number, name in enumerate(kinds)}
+
+    def numeric(field: str) -> FloatArray:
+        values = [getattr(one, field) for one in observations]
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+    used = [
+        None
+        if one.user_seconds is None and one.system_seconds is None
+        else (one.user_seconds or 0.0) + (one.system_seconds or 0.0)
+        for one in observations
+    ]
+    return ObservationColumns(
+        kinds=tuple(kinds),
+        templates=tuple(names["template"]),
+        executions=tuple(names["execution"]),
+        sites=tuple(names["site"]),
+        kind=np.array([of_kind[one.kind] for one in observations], dtype=np.int64),
+        template=numbers["template"],
+        execution=numbers["execution"],
+        site=numbers["site"],
+        seconds=numeric("seconds"),
+        speed=numeric("speed"),
+        processors=np.array([one.processors for one in observations], dtype=np.int64),
+        status=np.array([STATUS_CODES[one.status] for one in observations], dtype=np.int64),
+        input_bytes=numeric("input_bytes"),
+        estimate=numeric("estimate"),
+        waited=numeric("waited"),
+        transferred=numeric("transferred"),
+        max_rss=numeric("max_rss"),
+        processor_seconds=np.array(
+            [np.nan if value is None else value for value in used], dtype=np.float64
+        ),
+        start=numeric("start"),
+        parameters=[one.parameters for one in observations] if parameters else None,
+    )
+
+
+def joined_columns(first: ObservationColumns, second: ObservationColumns) -> ObservationColumns:
+    """Return the observations of the first and then of the second, which have the same kinds."""
+    arrays = {
+        name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _ARRAYS
+    }
+    named: dict[str, tuple[str, ...]] = {}
+    for names, numbers in (
+        ("templates", "template"),
+        ("executions", "execution"),
+        ("sites", "site"),
+    ):
+        index = {name: number for number, name in enumerate(getattr(first, names))}
+        moved = [index.setdefault(name, len(index)) for name in getattr(second, names)]
+        of_second = np.array(moved, dtype=np.int64)[getattr(second, numbers)]
+        arrays[numbers] = np.concatenate([getattr(first, numbers), of_second])
+        named[names] = tuple(index)
+    values = None
+    if first.parameters is not None and second.parameters is not None:
+        values = [*first.parameters, *second.parameters]
+    return ObservationColumns(
+        kinds=first.kinds,
+        templates=named["templates"],
+        executions=named["executions"],
+        sites=named["sites"],
+        parameters=values,
+        **arrays,
+    )
 
 
 def read_columns(

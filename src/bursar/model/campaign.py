@@ -9,7 +9,7 @@ from typing import Literal
 from bursar.model.errors import InputError, spelling_hint
 from bursar.model.money import check_currency
 from bursar.model.results import ResultColumn
-from bursar.model.task import File, Task
+from bursar.model.task import File, Task, Value
 
 # Tasks and the order their data imposes.
 
@@ -379,6 +379,44 @@ class Recording:
             raise ValueError(f"makespan must be finite and not negative, got {self.makespan}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierJob:
+    """
+    A job of a workflow whose run time another program keeps beside the workflow.
+
+    Parameters
+    ----------
+    task
+        Id that the job has as a task, also where it need not run again.
+    kind
+        Kind of task: the rule.
+    template
+        Command of the rule before values are put in; empty when unknown.
+    parameters
+        Values that tell the job from others of its kind.
+    input_bytes
+        Sum of the sizes of its input files; None when one is unknown.
+    processors
+        Processors that it holds.
+    began
+        When it began the last time, seconds since the epoch; None when unknown.
+    seconds
+        How long it ran then; None when unknown.
+    benchmark
+        Path of a file with its measured run times, which may be absent; None: it has none.
+    """
+
+    task: str
+    kind: str
+    template: str = ""
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+    input_bytes: int | None = None
+    processors: int = 1
+    began: float | None = None
+    seconds: float | None = None
+    benchmark: str | None = None
+
+
 # A campaign: a workflow, a goal, and how failures are met.
 
 
@@ -459,6 +497,9 @@ class Campaign:
         command has no such form are absent.
     at_once
         Tasks that may run at a time, of all sites together; None: any number.
+    earlier
+        Jobs of which another program knows how long they ran before, from which run times are
+        learned beside those of the history.
     """
 
     name: str
@@ -477,3 +518,4 @@ class Campaign:
     remarks: tuple[str, ...] = ()
     templates: Mapping[str, str] = field(default_factory=dict)
     at_once: int | None = None
+    earlier: tuple[EarlierJob, ...] = ()

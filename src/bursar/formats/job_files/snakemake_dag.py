@@ -1,0 +1,121 @@
+"""
+Writes the jobs of a Snakemake workflow as JSON; runs as a program of its own.
+
+The Python that has Snakemake runs this file, and that Python may lack Bursar: nothing but Snakemake
+and the standard library is imported. Snakemake's own command line reads the arguments, so that
+profiles, configuration and targets mean what they mean to ``snakemake``.
+
+    python snakemake_dag.py RESULT --snakefile FILE --dag dot [ARGUMENT ...]
+"""
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+UNLIMITED = 10_000
+"""Cores that are assumed where the arguments state none: threads of rules stay as written."""
+
+
+def main(arguments: list[str]) -> None:
+    """
+    Write the jobs, and exit as Snakemake does.
+
+    Parameters
+    ----------
+    arguments
+        File for the result, and the arguments of ``snakemake``.
+    """
+    from snakemake.api import DAGApi
+    from snakemake.cli import main as snakemake
+
+    result = os.path.abspath(arguments[0])
+
+    def write(api: Any) -> None:
+        settings = api.workflow_api.resource_settings
+        settings.cores = settings.cores or UNLIMITED
+        workflow = api.workflow_api._workflow
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            workflow.printdag()
+        with open(result, "w") as stream:
+            json.dump(_described(workflow), stream)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        sys.exit("the arguments ask for more than the jobs to run")
+
+    # Arguments such as --delete-all-output would act, and a plan shall change nothing.
+    for name, member in list(vars(DAGApi).items()):
+        if callable(member) and not name.startswith("_"):
+            setattr(DAGApi, name, refuse)
+    # The command line calls this method for --dag, when all its arguments have been applied.
+    DAGApi.printdag = write
+    snakemake(arguments[1:])
+
+
+def _described(workflow: Any) -> dict[str, Any]:
+    dag = workflow.dag
+    jobs = list(dag.jobs)
+    number = {job: at for at, job in enumerate(jobs)}
+    return {
+        "folder": os.getcwd(),
+        "cores": workflow.resource_settings.cores,
+        "jobs": [_job(workflow, job, number) for job in jobs],
+    }
+
+
+def _job(workflow: Any, job: Any, number: dict[Any, int]) -> dict[str, Any]:
+    dag = workflow.dag
+    started, ended = _recorded_times(workflow, job)
+    return {
+        "rule": job.rule.name,
+        "wildcards": {name: str(value) for name, value in (job.wildcards_dict or {}).items()},
+        "command": job.rule.shellcmd or "",
+        "parents": sorted(number[parent] for parent in dag.dependencies[job]),
+        "needed": bool(dag.needrun(job)),
+        "empty": bool(job.is_norun),
+        "checkpoint": bool(job.is_checkpoint),
+        "group": None if job.group is None else str(job.group),
+        "local": bool(job.is_local),
+        "threads": int(job.threads),
+        "resources": _resources(job),
+        "inputs": [[str(name), _size(name)] for name in job.input],
+        "outputs": [[str(name), _size(name)] for name in job.output],
+        "benchmark": None if job.benchmark is None else str(job.benchmark),
+        "started": started,
+        "ended": ended,
+    }
+
+
+def _resources(job: Any) -> dict[str, Any]:
+    """Return the resources that are known now; some depend on files that do not exist yet."""
+    found = {}
+    for name, value in job.resources.items():
+        if not name.startswith("_") and isinstance(value, int | float | str):
+            # Snakemake has kinds of text for what is to be determined and for human units.
+            found[name] = value if type(value) in (int, float, bool) else str(value)
+    return found
+
+
+def _size(name: Any) -> int | None:
+    with contextlib.suppress(OSError):
+        if os.path.isfile(name):
+            return os.path.getsize(name)
+    return None
+
+
+def _recorded_times(workflow: Any, job: Any) -> tuple[float | None, float | None]:
+    """Return when the job began and ended the last time, seconds since the epoch; None: unknown."""
+    started, ended = [], []
+    for name in job.output:
+        record = workflow.persistence.metadata(name)
+        if record is None or record.incomplete or record.rule != job.rule.name:
+            continue
+        if record.starttime is not None and record.endtime is not None:
+            started.append(float(record.starttime))
+            ended.append(float(record.endtime))
+    return (min(started), max(ended)) if started else (None, None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
