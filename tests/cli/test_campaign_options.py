@@ -100,6 +100,8 @@ def words_for(option: str) -> tuple[str, ...]:
     one = parameters("run")[option]
     if one.is_flag:
         return (option,)
+    if option == "--accept":
+        return (option, "time")
     values = {float: "0.1", int: "1"}
     return (option, values.get(one.type_descriptor.annotation, "cost"))
 

@@ -380,15 +380,18 @@ class Dispatcher:
         finally:
             late.cancel()
 
-    def attach(self, lease: str) -> None:
-        """Have the workers of a lease end with the run, although others outlive the run."""
-        self._core.attached.add(lease)
+    def attach(self, lease: str, *, for_copies: bool = False) -> None:
+        """
+        Have the workers of a lease end with the run, although others outlive the run.
 
-    def keep_for_copies(self, lease: str) -> None:
-        """Give the workers of a lease nothing but copies, and have them end with the run."""
-        # Copies that a kill interrupts are not gone on with.
+        Parameters
+        ----------
+        for_copies
+            Give them nothing but copies; copies that a kill interrupts are not gone on with.
+        """
         self._core.attached.add(lease)
-        self._core.for_copies.add(lease)
+        if for_copies:
+            self._core.for_copies.add(lease)
 
     def limit(self, site: str, processors: int) -> None:
         """Start tasks only on so many processors of a site from now on; running tasks go on."""

@@ -39,10 +39,9 @@ from bursar.model.money import Refusal
 from bursar.model.task import Outcome, Status, Task
 
 STUBBORN = 10.0
-"""Seconds for a worker on another machine to report that its tasks were killed.
-
-After that the worker is taken to be gone. A scheduler may suspend a job: then the worker stands
-still for any time, and the connection remains.
+"""
+Seconds for a worker on another machine to report that its tasks were killed, before the worker
+counts as gone: a scheduler may suspend a job, whose worker then stands still while it is connected.
 """
 
 # Workers.

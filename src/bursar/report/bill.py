@@ -364,9 +364,7 @@ def make_bill(
         leases=items,
         figures=_figures(items, recorded, recorded_at),
         tasks=[_task_item(tasks[number], attempts) for number, attempts in by_task.items()],
-        copies=copies_item(
-            by_task, copies, {name: paid.get(name, 0) for name in bought if name in closed}
-        ),
+        copies=copies_item(by_task, copies, {n: paid.get(n, 0) for n in bought if n in closed}),
         total=ledger.spent,
         granted=ledger.funded,
         held=ledger.held,
@@ -590,14 +588,13 @@ def _figures(
 
 
 def _task_item(task: Task, attempts: Sequence[tuple[AttemptRecord, Micros]]) -> TaskItem:
+    seconds = sum(r.outcome.end - r.outcome.start for r, _ in attempts)
     return TaskItem(
         task=task.id,
         name=task.name,
         site=attempts[-1][0].site,
         attempts=len(attempts),
-        processor_seconds=sum(
-            task.processors * (r.outcome.end - r.outcome.start) for r, _ in attempts
-        ),
+        processor_seconds=task.processors * seconds,
         amount=sum(share for _, share in attempts),
         repeated=sum(s for r, s in attempts if r.outcome.status is not Status.SUCCEEDED),
     )

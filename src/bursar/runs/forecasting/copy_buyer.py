@@ -238,7 +238,7 @@ class CopyBuyer:
         self._bought[choice.task] = (allocation.name, choice)
         self._offers = []
         run.bindings.site_of[allocation.name] = facts.name
-        run.dispatcher.keep_for_copies(allocation.name)
+        run.dispatcher.attach(allocation.name, for_copies=True)
         run.provision.request(allocation)
 
     def _words(self, task: Task, bought: CopyPurchase) -> str:
