@@ -120,17 +120,13 @@ def test_a_strategy_is_forecast_before_anything_starts(bag: Any) -> None:
     assert bag.json("plan", *out_of_reach, status=3)["counter_offers"]
 
 
-def test_a_strategy_that_leaves_jobs_undone_is_refused_though_they_would_fit(bag: Any) -> None:
-    """What is offered instead has been simulated: taken as it is printed, it is accepted."""
+def test_a_strategy_that_leaves_jobs_undone_says_so_though_they_would_fit(bag: Any) -> None:
     goal = ("--strategy", "cost", "bag.toml", "--sites", "sites.toml", "--history", "none")
 
-    told = bag.json("plan", *goal, "--deadline", "1", status=3)
+    told = bag.json("plan", *goal, "--deadline", "1")
 
     assert told["expected_jobs"] < 30
-    assert told["reason"].startswith(f"{told['expected_jobs']} of 30 jobs left fit")
-    offer = next(one for one in told["counter_offers"] if one["kind"] == "time")
-    taken = bag.json("plan", *goal, "--deadline", str(offer["makespan_s"]))
-    assert taken["expected_jobs"] == 30
+    assert told["reason"].endswith(f", but {told['expected_jobs']} of 30 are expected to be done")
 
 
 @pytest.mark.parametrize(

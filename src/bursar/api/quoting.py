@@ -106,14 +106,12 @@ def quote_strategy(
         expected = carry_out(campaign, campaign.goal, spare, None)
     else:
         expected = forecasts.expected(campaign.goal, spare)
-    feasible = outlook.feasible and (expected is None or expected.is_whole)
-    if outlook.feasible and not feasible:
-        # The jobs fit, but this strategy does not get them done: what would do is offered instead.
-        assert expected is not None
-        outlook = _shortfall(campaign, outlook, expected, len(past.ended))
     offers: tuple[GoalCounterOffer, ...] = ()
     reason = f"by the {strategy} strategy: {outlook}"
-    if not feasible:
+    if expected is not None and outlook.feasible and not expected.is_whole:
+        # The jobs would fit, but a simulation knows too little of queues to refuse a run by it.
+        reason += f", but {expected.done} of {expected.left} are expected to be done"
+    if not outlook.feasible:
         reason = str(outlook).partition(";")[0]
         is_sure = None if forecasts is None else forecasts.is_sure
 
@@ -126,7 +124,7 @@ def quote_strategy(
     quote = replace(
         unknown,
         policy=replace(policy, spare=spare),
-        feasible=feasible,
+        feasible=outlook.feasible,
         reason=reason,
         counter_offers=offers,
         foreseen=foreseen,
@@ -143,25 +141,6 @@ def quote_strategy(
     return replace(
         quote, makespan=expected.finish, cost=expected.cost, jobs=expected.done, note=note
     )
-
-
-def _shortfall(
-    campaign: Campaign,
-    outlook: "GoalFeasibility",
-    expected: "StrategySimulationResult",
-    ended: int,
-) -> "GoalFeasibility":
-    """Return the outlook of a strategy that leaves jobs undone, with limits that may do instead."""
-    goal, tasks = campaign.goal, len(campaign.workflow.tasks)
-    makespan = expected.finish if goal.deadline is None else goal.deadline
-    cost = expected.cost if outlook.cost is None else outlook.cost
-    offers = [GoalCounterOffer(kind="time", makespan=makespan, cost=cost, tasks=tasks, share=1.0)]
-    if goal.budget is not None:
-        offers.append(replace(offers[0], kind="budget", cost=goal.budget))
-    if expected.done:
-        done = ended + expected.done
-        offers.append(replace(offers[0], kind="share", tasks=done, share=done / max(1, tasks)))
-    return replace(outlook, fit=expected.done, counter_offers=tuple(offers))
 
 
 def _larger_in_words(larger: Goal | None, goal: Goal, currency: str) -> str:
