@@ -535,7 +535,7 @@ def test_dialogs_are_used_by_keyboard(page: Page, word: str, dark: bool) -> None
     """Of a run that has ended."""
     page.size(400 if dark else 1400, dark=dark)
     page.go("#/runs/first")
-    page.until(lambda: len(page.all("main .actions button")) == 3, "actions")
+    page.until(lambda: len(page.all("main .actions button")) == 4, "actions")
     page.has_a_dialog(word)
     assert page.all("dialog[open]")
 

@@ -38,9 +38,9 @@ SCRIPTS = {
     "error": BASH + "#SBATCH -e only.err\necho out; echo err >&2\n",
     "append": BASH + "#SBATCH -o kept.out --open-mode=append\necho more\n",
     "truncate": BASH + "#SBATCH -o kept.out\necho more\n",
-    "tasks": BASH + "#SBATCH -n 2\n#SBATCH -o o.txt\n" + SHOW,
+    "tasks": BASH + "#SBATCH -N 1 -n 2\n#SBATCH -o o.txt\n" + SHOW,
     "threads": BASH + "#SBATCH -c 3 -o o.txt\n" + SHOW,
-    "tasks and threads": BASH + "#SBATCH --ntasks=2 --cpus-per-task=2 -o o.txt\n" + SHOW,
+    "tasks and threads": BASH + "#SBATCH -N 1 --ntasks=2 --cpus-per-task=2 -o o.txt\n" + SHOW,
     "per node": BASH + "#SBATCH -N 1 --ntasks-per-node=2 -o o.txt\n" + SHOW,
     "memory": BASH + "#SBATCH --mem=300M -o o.txt\n" + SHOW,
     "memory per cpu": BASH + "#SBATCH --mem-per-cpu=100 -c 2 -o o.txt\n" + SHOW,
@@ -56,10 +56,10 @@ SCRIPTS = {
     "late": BASH + "#SBATCH -o o.txt\n\necho here\n#SBATCH -o never.txt\n",
     "comments": BASH + "# words\n##SBATCH -o never.txt\n#SBATCH -o o.txt -t 1-0\necho here\n",
     "steps": BASH
-    + "#SBATCH -n 2 -o o.txt\n"
+    + "#SBATCH -N 1 -n 2 -o o.txt\n"
     + "srun -l sh -c 'echo $SLURM_PROCID; echo e >&2' 2> e.txt | sort\n"
     + "sort e.txt\nsrun -n 1 pwd; rm e.txt\n",
-    "step fails": BASH + "#SBATCH -n 2 -o o.txt\nsrun sh -c 'exit $SLURM_PROCID'\necho $?\n",
+    "step fails": BASH + "#SBATCH -N 1 -n 2 -o o.txt\nsrun sh -c 'exit $SLURM_PROCID'\necho $?\n",
 }
 
 

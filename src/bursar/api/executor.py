@@ -24,9 +24,9 @@ from bursar.formats.units import parse_duration
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 from bursar.runs.recording.user_history import stated_history
+from bursar.report.progress import ProgressSnapshot
 
 if TYPE_CHECKING:
-    from bursar.report.progress import ProgressSnapshot
 
 __all__ = ["CallSubmitter", "Executor", "TaskFailed"]
 
@@ -295,7 +295,7 @@ class Executor(CallSubmitter):
         """
         self._thread.terminate()
 
-    def progress(self) -> "ProgressSnapshot":
+    def progress(self) -> ProgressSnapshot:
         """
         Return how the calls stand: counts, money, forecast of the end, and odds of the goal.
 

@@ -48,14 +48,31 @@ def read_campaign_toml(path: Path) -> Campaign:
     path = Path(path)
 
     def read(document: dict[str, Any]) -> Campaign:
-        # A job of HyperQueue has a list of tasks; a campaign's tasks have names.
-        if not isinstance(document.get("task"), list) and "array" not in document:
+        if not _is_hyperqueue_job(document):
             return _campaign(document, path)
         from bursar.formats.job_files.hyperqueue_job import read_hyperqueue_job
 
         return read_hyperqueue_job(document, path)
 
     return read_toml(path, read)
+
+
+_OF_HYPERQUEUE = frozenset(("name", "max_fails", "stream", "stream_log", "task", "array"))
+"""Keys at the top of a job of HyperQueue."""
+
+
+def _is_hyperqueue_job(document: dict[str, Any]) -> bool:
+    """Whether a file is a job of HyperQueue, whose tasks have numbers and lists of words."""
+    tasks = document.get("task")
+    if "array" in document:
+        return "campaign" not in document
+    if not isinstance(tasks, list) or not set(document) <= _OF_HYPERQUEUE:
+        return False
+    return not any(
+        isinstance(task, dict)
+        and (isinstance(task.get("command"), str) or isinstance(task.get("id"), str))
+        for task in tasks
+    )
 
 
 def campaign_schema() -> Schema:
