@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from bursar.api.call_encoding import (
     CallEncoder,
@@ -23,10 +23,8 @@ from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.formats.units import parse_duration
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
-from bursar.runs.recording.user_history import stated_history
 from bursar.report.progress import ProgressSnapshot
-
-if TYPE_CHECKING:
+from bursar.runs.recording.user_history import stated_history
 
 __all__ = ["CallSubmitter", "Executor", "TaskFailed"]
 
