@@ -203,7 +203,7 @@ def copy(core: EngineCore, task: int, name: str, why: CopyStart) -> Refusal | No
 @dataclass(frozen=True, slots=True)
 class ShownOutput:
     """
-    What a running attempt has printed.
+    Output of a running attempt.
 
     Parameters
     ----------

@@ -55,29 +55,29 @@ class ClosedLink:
     """Drops all orders: the link of a worker that is disconnected."""
 
     def welcome(self, welcome: Welcome) -> None:
-        """Drop it."""
+        """Drop the welcome."""
 
     def give(self, jobs: Iterable[WireJob]) -> None:
-        """Drop them."""
+        """Drop the tasks."""
 
     def give_encoded(self, jobs: Iterable[bytes]) -> None:
-        """Drop them."""
+        """Drop the tasks."""
 
     def recall(self, count: int) -> None:
-        """Drop it."""
+        """Drop the order."""
 
     def cancel(self, tasks: Sequence[int], grace: float, reason: str) -> None:
-        """Drop it."""
+        """Drop the order."""
 
     def acknowledge(self, count: int) -> None:
-        """Drop it."""
+        """Drop the acknowledgement."""
 
     def ask_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
         """Answer with None: the worker is not there."""
         answer(None)
 
     def leave(self) -> None:
-        """Drop it."""
+        """Drop the order."""
 
     def hang_up(self) -> None:
         """Do nothing."""

@@ -157,7 +157,7 @@ class ReportContent:
         } | self.aggregates()
 
     def aggregates(self) -> dict[str, Any]:
-        """What the page shows of all attempts together: failures, kinds, longest tasks, bill."""
+        """Return what all attempts come to together: failures, kinds, longest tasks, bill."""
         return {
             "failures": self._failures(),
             "by_kind": self._by_kind(),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 
@@ -149,16 +150,13 @@ def request_amendment(
         if not plan.purchases:
             write_plan(folder, proposal, replace(plan, makespan=finish, cost=cost))
         return AmendmentReply(id=amendment.id, deadline=goal.deadline, budget=goal.budget)
-    append_durably(folder.amendments_file, msgspec.json.encode(amendment) + b"\n")
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        time.sleep(EVERY / 2)
-        for event in reversed(read_journal(folder.journal_file).events):
-            if event.kind == AMENDED:
-                answer = msgspec.json.decode(event.text, type=AmendmentReply)
-                if answer.id == amendment.id:
-                    return answer
-    raise BursarError(f"run {folder.name} does not answer; its goal may change or not")
+    answer = _answer(folder, amendment, AMENDED, AmendmentReply, PATIENCE)
+    if answer is None:
+        raise BursarError(f"run {folder.name} does not answer; its goal may change or not")
+    return answer
+
+
+R = TypeVar("R", AmendmentReply, SiteAdditionReply)
 
 
 def request_site(folder: RunFolder, facts: SiteFacts) -> SiteAdditionReply:
@@ -178,16 +176,31 @@ def request_site(folder: RunFolder, facts: SiteFacts) -> SiteAdditionReply:
             hint=f"bursar run --resume {folder.name} --detach goes on with it",
         )
     addition = SiteAddition(id=secrets.token_hex(8), site=facts)
-    append_durably(folder.amendments_file, msgspec.json.encode(addition) + b"\n")
-    until = time.monotonic() + 3 * PATIENCE  # a queue may have to be asked first
+    # A queue may have to be asked first.
+    answer = _answer(folder, addition, SITE_ADDED, SiteAdditionReply, 3 * PATIENCE)
+    if answer is None:
+        raise BursarError(f"run {folder.name} does not answer; it may use {facts.name} or not")
+    return answer
+
+
+def _answer(
+    folder: RunFolder,
+    request: Amendment | SiteAddition,
+    kind: str,
+    reply: type[R],
+    patience: float,
+) -> R | None:
+    """Hand a request to the process of a run, and wait for its answer; None: none has come."""
+    append_durably(folder.amendments_file, msgspec.json.encode(request) + b"\n")
+    until = time.monotonic() + patience
     while time.monotonic() < until:
         time.sleep(EVERY / 2)
         for event in reversed(read_journal(folder.journal_file).events):
-            if event.kind == SITE_ADDED:
-                answer = msgspec.json.decode(event.text, type=SiteAdditionReply)
-                if answer.id == addition.id:
+            if event.kind == kind:
+                answer = msgspec.json.decode(event.text, type=reply)
+                if answer.id == request.id:
                     return answer
-    raise BursarError(f"run {folder.name} does not answer; it may use {facts.name} or not")
+    return None
 
 
 async def receive_amendments(
