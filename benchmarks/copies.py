@@ -339,6 +339,44 @@ def geometric(ratios: np.ndarray) -> tuple[float, float, float]:
     return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
 
 
+COMPARED = (
+    "copies",
+    "end, ratio",
+    "95 % from",
+    "to",
+    "kept without",
+    "kept with",
+    "difference +- 95 %",
+    "cost, ratio",
+    "from",
+    "to (cost)",
+)
+"""Columns of :func:`compared`."""
+
+
+def compared(found: np.ndarray, without: np.ndarray, deadlines: np.ndarray) -> list[float]:
+    """
+    Return what campaigns with copies come to beside the same without.
+
+    Parameters
+    ----------
+    found, without
+        End, cost and number of copies of each campaign, shape ``(n, 3)``.
+    deadlines
+        Shape ``(n,)``, seconds.
+    """
+    kept, before = found[:, 0] <= deadlines, without[:, 0] <= deadlines
+    apart = kept.astype(float) - before
+    return [
+        float(found[:, 2].mean()),
+        *geometric(found[:, 0] / without[:, 0]),
+        float(before.mean()),
+        float(kept.mean()),
+        1.96 * float(apart.std(ddof=1)) / len(found) ** 0.5,
+        *geometric(found[:, 1] / without[:, 1]),
+    ]
+
+
 def main() -> None:
     """Measure, and print the table."""
     bench = Benchmark(__file__, __doc__)
@@ -347,16 +385,7 @@ def main() -> None:
         f"{count} pairs of campaigns for each row, 20 % stragglers, seed {SEED}",
         "slow is",
         "by",
-        "copies",
-        "end, ratio",
-        "95 % from",
-        "to",
-        "kept without",
-        "kept with",
-        "difference +- 95 %",
-        "cost, ratio",
-        "from",
-        "to (cost)",
+        *COMPARED,
     )
     for of_task in (False, True):
         for least, most in ((2.0, 4.0), (5.0, 10.0)):
@@ -365,17 +394,10 @@ def main() -> None:
             without = np.array([run(case, copies=False) for case in cases])
             found = np.array([run(case, copies=True) for case in cases])
             deadlines = np.array([case.deadline for case in cases])
-            kept, before = found[:, 0] <= deadlines, without[:, 0] <= deadlines
-            apart = kept.astype(float) - before
             table.add(
                 "the task" if of_task else "the attempt",
                 f"{least:g} to {most:g}",
-                float(found[:, 2].mean()),
-                *geometric(found[:, 0] / without[:, 0]),
-                float(before.mean()),
-                float(kept.mean()),
-                1.96 * float(apart.std(ddof=1)) / count**0.5,
-                *geometric(found[:, 1] / without[:, 1]),
+                *compared(found, without, deadlines),
             )
     measure_bought(bench)
     bench.write()
@@ -389,16 +411,7 @@ def measure_bought(bench: Benchmark) -> None:
         "slow is",
         "by",
         "deadline",
-        "copies",
-        "end, ratio",
-        "95 % from",
-        "to",
-        "kept without",
-        "kept with",
-        "difference +- 95 %",
-        "cost, ratio",
-        "from",
-        "to (cost)",
+        *COMPARED,
     )
     for of_task in (False, True):
         for least, most in ((2.0, 4.0), (5.0, 10.0)):
@@ -408,7 +421,6 @@ def measure_bought(bench: Benchmark) -> None:
             cases = [draw_case(random, least, most, of_task) for _ in range(count)]
             deadlines = np.array([case.deadline for case in cases])
             without = np.array([run(case, copies=False) for case in cases])
-            before = without[:, 0] <= deadlines
             for has_deadline in (True, False):
                 random = np.random.default_rng(SEED)
                 found = np.array(
@@ -419,19 +431,12 @@ def measure_bought(bench: Benchmark) -> None:
                         for case in cases
                     ]
                 )
-                kept = found[:, 0] <= deadlines
-                apart = kept.astype(float) - before
                 table.add(
                     count,
                     "the task" if of_task else "the attempt",
                     f"{least:g} to {most:g}",
                     "as asked" if has_deadline else "none asked",
-                    float(found[:, 2].mean()),
-                    *geometric(found[:, 0] / without[:, 0]),
-                    float(before.mean()),
-                    float(kept.mean()),
-                    1.96 * float(apart.std(ddof=1)) / count**0.5,
-                    *geometric(found[:, 1] / without[:, 1]),
+                    *compared(found, without, deadlines),
                 )
 
 

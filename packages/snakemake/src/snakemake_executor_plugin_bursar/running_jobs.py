@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Protocol
 
 import cloudpickle
@@ -281,8 +282,6 @@ def _label(job: ScriptJob) -> str:
 
 def _whole_script(job: ScriptJob) -> str:
     """Return one line of a shell that runs a job's script as :func:`run_script` does."""
-    from shlex import quote
-
     folder = os.path.dirname(job.log)
     return (
         f"mkdir -p {quote(folder)} && cd {quote(job.folder)} && "
