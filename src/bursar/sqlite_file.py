@@ -291,6 +291,44 @@ class SqliteSchema:
         for statement in self.statements:
             db.execute(statement)
 
+    def open(
+        self,
+        path: Path,
+        synchronous: Literal["FULL", "NORMAL"],
+        extend: Callable[[LockWaitingConnection], None] | None = None,
+    ) -> LockWaitingConnection:
+        """
+        Open a file for writing, with a write-ahead log, and make its tables if it is empty.
+
+        Parameters
+        ----------
+        synchronous
+            When a transaction counts as durable; see :func:`connect`.
+        extend
+            Makes tables that are apart from the format, in the same transaction; None: there are
+            none.
+
+        Raises
+        ------
+        InputError
+            When the file is none of this kind, or of a format that cannot be read.
+        """
+        db = connect(path, synchronous=synchronous)
+        try:
+            if not is_empty(db):  # a file of another program is left as found
+                self.check(db, path)
+            keep_write_ahead_log(db)
+            with transaction(db):
+                if is_empty(db):
+                    self.make(db)
+                if extend is not None:
+                    extend(db)
+            self.check(db, path)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
     def check(self, db: LockWaitingConnection, path: Path) -> None:
         """
         Check that a file that has tables is of this kind and format.

@@ -12,10 +12,6 @@ from bursar.sites import processor_shares, shared_leases
 from bursar.sqlite_file import (
     LockWaitingConnection,
     SqliteSchema,
-    connect,
-    is_empty,
-    keep_write_ahead_log,
-    transaction,
 )
 
 VARIABLE = "BURSAR_OWNERS"
@@ -99,21 +95,12 @@ def open_owners(path: Path) -> LockWaitingConnection:
             hint=f"name another file in {VARIABLE}, or off",
         ) from None
     # A kill loses nothing; a power cut ends all runs.
-    db = connect(path, synchronous="NORMAL")
-    try:
-        if not is_empty(db):  # a file of another program is left as found
-            LAYOUT.check(db, path)
-        keep_write_ahead_log(db)
-        with transaction(db):
-            if is_empty(db):
-                LAYOUT.make(db)
-            # Apart from the format: a file of an earlier version has no such tables, and that
-            # version needs none.
-            processor_shares.make_table(db)
-            for table in shared_leases.TABLES:
-                db.execute(table)
-        LAYOUT.check(db, path)
-    except BaseException:
-        db.close()
-        raise
-    return db
+    return LAYOUT.open(path, "NORMAL", _make_further_tables)
+
+
+def _make_further_tables(db: LockWaitingConnection) -> None:
+    # Apart from the format: a file of an earlier version has no such tables, and that version
+    # needs none.
+    processor_shares.make_table(db)
+    for table in shared_leases.TABLES:
+        db.execute(table)

@@ -16,11 +16,7 @@ import msgspec
 from bursar.remote.messages import Result, TaskSpec, TaskState
 from bursar.slurm_shim.jobs import JobElement, JobFacts, state_of
 from bursar.sqlite_file import (
-    LockWaitingConnection,
     SqliteSchema,
-    connect,
-    is_empty,
-    keep_write_ahead_log,
     transaction,
     translate_sqlite_errors,
 )
@@ -88,7 +84,8 @@ class JobBook:
     def __init__(self, path: Path) -> None:
         self._path = path
         with translate_sqlite_errors(path, LAYOUT.what):
-            self._db = _open(path)
+            # A number that was printed must not be given twice, not even after a power cut.
+            self._db = LAYOUT.open(path, "FULL")
 
     def close(self) -> None:
         """Close the file."""
@@ -311,23 +308,6 @@ class JobBook:
         for number, end in rows:
             return int(number) if task < end else None
         return None
-
-
-def _open(path: Path) -> LockWaitingConnection:
-    # A number that was printed must not be given twice, not even after a power cut.
-    db = connect(path, synchronous="FULL")
-    try:
-        if not is_empty(db):  # a file of another program is left as found
-            LAYOUT.check(db, path)
-        keep_write_ahead_log(db)
-        with transaction(db):
-            if is_empty(db):
-                LAYOUT.make(db)
-        LAYOUT.check(db, path)
-    except BaseException:
-        db.close()
-        raise
-    return db
 
 
 def _elements(rows: Iterable[tuple[Any, ...]]) -> Iterator[JobElement]:
