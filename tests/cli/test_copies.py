@@ -167,11 +167,6 @@ def test_with_copies_alone_nothing_is_bought(folder: Any) -> None:
     assert _bought(folder.run) == []
 
 
-@pytest.mark.xfail(
-    reason="a defect: on an idle machine the odds stay at one half, and no copy is bought until "
-    "the first attempt has used up the budget",
-    strict=False,
-)
 def test_a_copy_is_bought_for_the_deadline_within_the_budget(folder: Any) -> None:
     """The first attempt alone would use up the budget, all of which is set aside for it."""
     folder.write("c.toml", LATE + '[retry]\ncopies = "buy"\n')

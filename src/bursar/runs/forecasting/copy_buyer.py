@@ -18,7 +18,7 @@ from bursar.report.tables import amount, span
 from bursar.runs.execution import RunExecution
 from bursar.runs.forecasting.copy_offers import ChosenCopy, CopyOffer
 from bursar.runs.forecasting.live_forecast import ForecastUpdate, LiveForecast
-from bursar.runs.forecasting.standing import QueuedRequest, StandingCopy
+from bursar.runs.forecasting.standing import QueuedRequest, RunStanding, StandingCopy
 from bursar.runs.supply import PlannedSupply, Supply
 from bursar.sites.protocol import QueuedSite, Site
 
@@ -132,7 +132,7 @@ class CopyBuyer:
         chosen = await self.live.copy_to_buy(update, offers[:MOST_OFFERS])
         # It took a while: what was offered may be over, or has been offered again meanwhile.
         if chosen is not None and _place(chosen.offer) in map(_place, self._offers):
-            self._buy(chosen)
+            self._buy(chosen, standing)
 
     def note(self, record: AttemptRecord) -> None:
         """Give the processors back for which the end of an attempt leaves no use."""
@@ -197,18 +197,23 @@ class CopyBuyer:
     def _task(self, choice: CopyChoice) -> Task:
         return self.execution.tasks[choice.task]
 
-    def _buy(self, chosen: ChosenCopy) -> None:
+    def _buy(self, chosen: ChosenCopy, standing: RunStanding) -> None:
         run, choice = self.supply.run, chosen.offer.choice
         if run.is_stopping() or self._is_planning:
             return
         site, task = self.sites[choice.worker], self._task(choice)
         facts, longest = site.facts, site.view().longest
         opening = start_up(facts)
-        seconds = max(chosen.seconds, opening + choice.fresh)
+        least = opening + choice.fresh
+        seconds = max(chosen.seconds, least)
         if task.wall_limit is not None:
             seconds = min(seconds, opening + task.wall_limit)
         if longest is not None:
             seconds = min(seconds, longest)
+        paid = _seconds_paid(standing, chosen.offer)
+        if paid < min(seconds, least):
+            return
+        seconds = min(seconds, paid)
         # After all numbers of earlier lives of the run, of which names are left in the ledger.
         self._count = max(self._count, run.state.pilots) + 1
         allocation = Allocation(
@@ -255,6 +260,22 @@ class CopyBuyer:
             before, after = odds_in_words(bought.odds), odds_in_words(bought.odds_with)
             gain = f"the odds of the deadline rise from {before} to {after}"
         return f"{what} at {bought.site} bought for a copy of {task.id}, {most}: {gain}"
+
+
+def _seconds_paid(standing: RunStanding, offer: CopyOffer) -> float:
+    """
+    Return for how long what is left of the budget pays a copy beside all that the run holds.
+
+    A copy that took all the money would end the attempt that it races against.
+    """
+    slots = [one.slot for one in standing.leases.values()]
+    bought, budget = offer.copy.bought, standing.goal.budget
+    assert bought is not None
+    rate = sum(one.processors * (one.unit_price or 0.0) for one in (*slots, bought))
+    if budget is None or not rate:
+        return math.inf
+    left: float = budget - standing.spent - (bought.fixed_price or 0.0)
+    return max(left, 0.0) / rate
 
 
 def _place(offer: CopyOffer) -> tuple[int, str]:
