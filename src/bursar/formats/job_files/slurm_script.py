@@ -468,8 +468,11 @@ def exported_variables(job: SlurmJob) -> tuple[tuple[str, ...] | None, dict[str,
     return None if everything else (*_OF_A_LOGIN, *names), added
 
 
-_LATE = {"j": "J", "J": "J", "A": "A", "N": "N", "n": "0", "s": "batch", "t": "0", "u": "U"}
-"""Signs of a file name pattern that are known when the job runs, and their shell variables."""
+_FIXED = {"n": "0", "t": "0", "s": "batch"}
+"""Signs of a file name pattern that stand for the same in each job, which has one node and task."""
+
+_LATE = {"j": "J", "J": "J", "A": "A", "N": "N", "u": "U"}
+"""Signs that are known when the job runs, and their variables in :data:`_RUN_SCRIPT`."""
 
 
 def _shell_text(pattern: str, known: Mapping[str, str]) -> str:
@@ -490,14 +493,14 @@ def _shell_text(pattern: str, known: Mapping[str, str]) -> str:
         elif sign in known:
             value = known[sign]
             found.append(escaped(value.zfill(int(width or 0)) if value.isdigit() else value))
+        elif sign in _FIXED:
+            found.append(_FIXED[sign])
         elif sign not in _LATE:
             found.append(escaped(percent + width + sign))
         elif sign in "jJA" and width:
             found.append(f"$(printf %0{min(int(width), 10)}d ${{{_LATE[sign]}}})")
-        elif len(_LATE[sign]) == 1 and _LATE[sign].isalpha():
-            found.append(f"${{{_LATE[sign]}}}")
         else:
-            found.append(_LATE[sign])
+            found.append(f"${{{_LATE[sign]}}}")
     return "".join(found)
 
 
