@@ -60,7 +60,7 @@ def test_a_user_sees_instances_output_service_and_money(service: Any, browser: A
     number.send_keys(str(task[0]))
     page.press("Follow")
     page.until(lambda: "so ü far" in page.one("#running-section pre").text, "running output")
-    views = {"#/runs": "1 of 1", "#/sites": "Everybody's instances", "#/money": "Agreements"}
+    views = {"#/runs": "1 of 2", "#/sites": "Everybody's instances", "#/money": "Agreements"}
     for width, dark in ((1400, False), (400, True)):
         page.size(width, dark=dark)
         for place, text in views.items():
