@@ -302,6 +302,23 @@ def test_a_task_that_runs_shows_what_it_prints(page: Page, tmp_path: Path) -> No
     page.is_well()
 
 
+def test_ten_tabs_are_open_at_once(page: Page) -> None:
+    """A browser opens six connections to one server; a tab that nobody sees holds none of them."""
+    page.go("#/runs")
+    first = page.browser.current_window_handle
+    for _ in range(9):
+        page.script("window.open(location.href)")
+    tabs = [handle for handle in page.browser.window_handles if handle != first]
+    for tab in tabs:
+        page.browser.switch_to.window(tab)
+        page.one("table.list tbody tr")
+        page.says("live")
+    for tab in tabs:
+        page.browser.switch_to.window(tab)
+        page.browser.close()
+    page.browser.switch_to.window(first)
+
+
 def test_texts_of_tasks_are_only_texts(page: Page) -> None:
     """Names, parameters, output and file names come out as they were and do nothing."""
     for place, selector in (

@@ -281,7 +281,8 @@ def test_sites_and_money_tell_what_runs_have_bought(served: Served, tmp_path: Pa
     go.write_text("")
     until = time.monotonic() + 60
     while not any(one["run"] == run for one in served.client.get("/api/money").json()["invoices"]):
-        assert time.monotonic() < until
+        assert time.monotonic() < until, tmp_path
+        time.sleep(0.1)
     money = served.client.get("/api/money").json()
     (agreement,) = [one for one in money["agreements"] if one["run"] == run]
     assert (agreement["site"], agreement["unit_price"], agreement["currency"]) == ("hall", 1, "EUR")

@@ -421,8 +421,7 @@ class PlannedSupply(Supply):
     Parameters
     ----------
     replan
-        Makes another plan when processors went back before their tasks were done; None: the
-        run then stops.
+        Makes another plan of what is left; None: a run whose processors go back early stops.
     """
 
     def __init__(self, plan: Plan, replan: Replan | None = None) -> None:
@@ -544,6 +543,8 @@ class PlannedSupply(Supply):
         # Busy pilots stay until their tasks have ended: what is paid for by now is not thrown away.
         while not await self.run.provision.give_back():
             await self.run.dispatcher.change()
+        if len(self.run.dispatcher.figures.ended) == len(self.run.bindings.tasks):
+            return  # the tasks that ran were the last ones
         self.run.notify("what is left is planned again")
         plan = await replan(self._snapshot(self._stretch))
         # Before signing: a pilot that ends too early from now on can ask for yet another plan.
