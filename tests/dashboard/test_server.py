@@ -63,6 +63,38 @@ def test_runs_are_listed_and_shown(served: Served) -> None:
     assert not page["live"]
 
 
+def test_a_run_that_goes_on_shows_what_it_has_spent(
+    served: Served, campaign: Path, tmp_path: Path
+) -> None:
+    """Processors that are held cost from second to second, before anything of them is paid."""
+    go = tmp_path / "go"
+    text = SWEEP.replace('"echo', f'"while ! test -e {go}; do sleep 0.05; done; echo')
+    body = {"text": text, "name": "spends.toml", "folder": str(campaign.parent)}
+    run = served.client.post("/api/runs", json=body).json()["run"]
+
+    def row() -> dict[str, Any]:
+        rows = served.client.get("/api/runs").json()["runs"]
+        return next(one for one in rows if one["run"] == run)
+
+    end = time.monotonic() + 30
+    while not row()["spent"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    before = row()
+    time.sleep(0.1)
+    after = row()
+    assert before["live"]
+    assert after["live"]
+    assert 0 < before["spent"] < after["spent"] <= 40
+    assert after["spent"] + after["held"] <= 40
+    go.write_text("")
+    while row()["live"] or row()["state"] == "running":
+        assert time.monotonic() < end + 30
+        time.sleep(0.05)
+    summary = served.client.get(f"/api/runs/{run}").json()["summary"]
+    assert (row()["spent"], row()["held"]) == (pytest.approx(summary["cost"]), 0)
+
+
 def test_tasks_are_searched_sorted_and_paged(served: Served) -> None:
     """Each row has its parameters; conditions are those of bursar tasks."""
     ask = served.client.get("/api/runs/first/tasks", params={"state": "failed"}).json()

@@ -1,38 +1,32 @@
-"""Supplies of a run that goes on, with a run that is made up."""
+"""What a supply of processors does when its run changes under it."""
 
 import asyncio
-from collections.abc import Coroutine
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from bursar.runs.supply import PlannedSupply
 
 
-def test_no_plan_is_made_where_the_tasks_that_ran_were_the_last_ones() -> None:
-    """A site is added while the only task runs: the run ends as it would have."""
-    notes: list[str] = []
-    started: list[Coroutine[Any, Any, None]] = []
-    ended: dict[int, str] = {}
+def test_nothing_is_planned_again_once_every_task_has_ended() -> None:
+    """A new plan waits for tasks that run; if they were the last ones, the run ends well."""
+    said: list[str] = []
+    ended: dict[int, Any] = {}
+
+    async def replan(snapshot: Any) -> Any:
+        raise AssertionError("there is nothing to plan")
 
     async def give_back() -> bool:
-        ended[0] = "succeeded"  # processors go back when what runs there has ended
-        return True
+        return bool(ended)
 
-    async def replan(snapshot: object) -> Any:
-        raise AssertionError("nothing is left to be planned")
+    async def change() -> None:
+        ended[0] = "succeeded"
 
-    run = SimpleNamespace(
-        is_stopping=lambda: False,
-        notify=notes.append,
-        bind=lambda *bound: None,
-        dispatcher=SimpleNamespace(figures=SimpleNamespace(ended=ended)),
-        bindings=SimpleNamespace(tasks=["only"], sites={}),
+    supply: Any = PlannedSupply(SimpleNamespace(), replan)  # type: ignore[arg-type]
+    supply.run = SimpleNamespace(
         provision=SimpleNamespace(give_back=give_back),
-        background=SimpleNamespace(start=lambda work, on_failure: started.append(work)),
+        dispatcher=SimpleNamespace(figures=SimpleNamespace(ended=ended), change=change),
+        bindings=SimpleNamespace(tasks=["only"]),
+        notify=said.append,
     )
-    supply = PlannedSupply(cast(Any, None), replan)
-    supply.attach(cast(Any, run))
-    supply.plan_again("site annex was added: what is left is planned again", 1.0)
-    (work,) = started
-    asyncio.run(work)
-    assert notes == ["site annex was added: what is left is planned again"]
+    asyncio.run(supply._plan_again(replan))
+    assert said == []

@@ -16,7 +16,6 @@ from bursar.broker.feasibility import PaceEstimate
 from bursar.forecasts.fan import ForecastFan
 from bursar.history.forecast_records import SHARES, FoundScores
 from bursar.history.store import History
-from bursar.market.lease import Lease
 from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
@@ -341,13 +340,8 @@ def _standing(record: RunRecord) -> tuple[float, float]:
     now = time.time()  # the time counts on, also while no process carries it out
     # Leases of a killed run accrue up to the last sign of life only.
     seen = now if record.info.state == "running" else min(last, record.journal.last_seen)
-    accrued = sum(_accrued(lease, seen) for lease in record.leases if lease.end is None)
-    return max(0.0, now - first), from_micros(record.ledger.spent) + accrued
-
-
-def _accrued(lease: Lease, now: float) -> float:
-    end = now if lease.until is None else min(now, lease.until)
-    return from_micros(lease.charge(lease.processors * max(0.0, end - lease.start)))
+    accrued = sum(lease.owed(seen) for lease in record.leases if lease.end is None)
+    return max(0.0, now - first), from_micros(record.ledger.spent + accrued)
 
 
 def _over(value: float | None, limit: float | None) -> bool:

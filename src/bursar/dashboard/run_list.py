@@ -1,5 +1,6 @@
 """The list of a user's runs, read again only where something has changed."""
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from bursar.dashboard.site_use import MOST_ROWS, PriceRow, RunPurchases, invoice_of
 from bursar.dispatch.journal import JournalPosition, is_written, read_additions
 from bursar.model.errors import BursarError
+from bursar.model.money import from_micros
 from bursar.report.run_report import MoneyPoint, RunClock, money_points
 from bursar.runs.folder import RunFolder
 from bursar.runs.forecasting.journalled import fans_of
@@ -47,9 +49,13 @@ class _Listed:
         labels = files.path / "labels.json"
         stamps = [_stamp(one) for one in (files.info_file, journal, log, labels)]
         live = is_written(journal)
+        before = dict(self.row)
         if stamps == self.stamps and live == self.row.get("live"):
-            return False
-        before, self.stamps = dict(self.row), stamps
+            # Open leases cost more with each second, without a new row of the journal.
+            if live:
+                self._count_money()
+            return self.row != before
+        self.stamps = stamps
         self.row |= (summary_row(files) or {"state": "damaged"}) | {"live": live}
         try:
             self._read_goal()
@@ -77,12 +83,19 @@ class _Listed:
         more = read_additions(self.folder.journal_file, self.position)
         points = money_points(more.transfers, RunClock(()), self.money)
         self.money = points[-1] if points else self.money
-        self.row["spent"] = self.money[1]
         fans = fans_of(more.events)
         if fans:
             self.row["forecast"] = fans[-1][1].to_dict()
-        self.purchases.take_in(more.events)
+        self.purchases.take_in(more.events, more.transfers)
         self.position = more.position
+        self._count_money()
+
+    def _count_money(self) -> None:
+        """Count what open leases have cost by now as spent, and no longer as held."""
+        _, paid, held = self.money
+        # How long the leases of a killed process went on is found when the run is resumed.
+        owed = from_micros(self.purchases.owed(time.time())) if self.row["live"] else 0.0
+        self.row |= {"spent": round(paid + owed, 6), "held": round(max(0.0, held - owed), 6)}
 
 
 class RunList:
@@ -104,7 +117,8 @@ class RunList:
         Return all rows, and the names of runs whose row is new or has changed.
 
         A row has the fields of :func:`bursar.runs.run_record.summary_row`, and ``live``,
-        ``currency``, ``spent``, ``budget``, ``deadline_s``, and ``forecast``, the last one.
+        ``currency``, ``spent`` (what open leases have accrued included), ``held`` (what is set
+        aside beside that), ``budget``, ``deadline_s``, and ``forecast``, the last one.
         """
         found: dict[str, _Listed] = {}
         changed = set()
@@ -114,7 +128,8 @@ class RunList:
                 row = summary_row(folder)
                 if row is None:
                     continue
-                row |= dict.fromkeys(("currency", "spent", "budget", "deadline_s", "forecast"))
+                row |= dict.fromkeys(("currency", "spent", "held", "budget", "deadline_s"))
+                row["forecast"] = None
                 listed = _Listed(folder, row)
             if listed.read():
                 changed.add(folder.name)

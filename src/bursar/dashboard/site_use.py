@@ -11,7 +11,7 @@ import msgspec
 from bursar.dispatch.journal_records import RunEvent
 from bursar.market.lease import Lease
 from bursar.market.purchasing import TRADE, DealRecord
-from bursar.model.money import from_micros
+from bursar.model.money import Micros, Transfer, from_micros
 
 MOST_ROWS = 500
 """Rows of one list, the newest."""
@@ -28,8 +28,13 @@ class RunPurchases:
     leases: dict[str, Lease] = field(default_factory=dict)
     deals: list[tuple[float, DealRecord]] = field(default_factory=list)
 
-    def take_in(self, events: Iterable[RunEvent]) -> None:
-        """Read further events of the journal."""
+    _paid: set[str] = field(default_factory=set)
+
+    def take_in(self, events: Iterable[RunEvent], transfers: Iterable[Transfer] = ()) -> None:
+        """Read further events of the journal, and movements of money."""
+        for move in transfers:
+            if move.target.startswith("site:"):
+                self._paid.add(move.source.removeprefix("held:"))
         for event in events:
             if event.kind == "lease":
                 lease = msgspec.json.decode(event.text, type=Lease)
@@ -37,6 +42,14 @@ class RunPurchases:
             elif event.kind == TRADE:
                 deal = msgspec.json.decode(event.text, type=DealRecord)
                 self.deals.append((event.time, deal))
+
+    def owed(self, moment: float) -> Micros:
+        """Return what leases that are not paid have cost by a moment, seconds since the epoch."""
+        return sum(
+            one.owed(moment if one.end is None else min(moment, one.end))
+            for one in self.leases.values()
+            if one.id not in self._paid
+        )
 
     def prices(self, run: str) -> list[tuple[str, PriceRow]]:
         """Return the prices that were agreed, each with its site."""

@@ -104,6 +104,15 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         time = max(self.fixed, self.charge(self.processors * seconds) - self.credit)
         return time + self.data
 
+    def owed(self, moment: float) -> Micros:
+        """Return the charge up to a moment, seconds since the epoch; 0 before the lease begins."""
+        if self.asked or moment < self.start:
+            return 0
+        if self.charged is not None:
+            return self.charged
+        end = moment if self.until is None else min(moment, self.until)
+        return self.rectangle(end - self.start)
+
     @property
     def data(self) -> Micros:
         """The charge of the data that were brought and sent back; 0 where that has no price."""

@@ -67,14 +67,7 @@ class LeaseExposure(msgspec.Struct, eq=False):
 
     def owed(self, moment: float) -> Micros:
         """Return the charge up to a moment; 0 before the lease begins."""
-        lease = self.lease
-        if lease.asked or moment < lease.start:
-            return 0
-        if lease.charged is not None:
-            return lease.charged
-        if lease.until is not None:
-            moment = min(moment, lease.until)
-        return lease.rectangle(moment - lease.start)
+        return self.lease.owed(moment)
 
     def worst(self, moment: float) -> Micros:
         """Return the lease's greatest possible cost if unwatched from a moment on."""

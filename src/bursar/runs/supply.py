@@ -421,7 +421,8 @@ class PlannedSupply(Supply):
     Parameters
     ----------
     replan
-        Makes another plan of what is left; None: a run whose processors go back early stops.
+        Makes another plan when processors went back before their tasks were done; None: the
+        run then stops.
     """
 
     def __init__(self, plan: Plan, replan: Replan | None = None) -> None:
@@ -544,13 +545,12 @@ class PlannedSupply(Supply):
         while not await self.run.provision.give_back():
             await self.run.dispatcher.change()
         if len(self.run.dispatcher.figures.ended) == len(self.run.bindings.tasks):
-            return  # the tasks that ran were the last ones
+            return  # what ran was all there was, and the run ends by itself
         self.run.notify("what is left is planned again")
-        plan = await replan(self._snapshot(self._stretch))
+        self.plan = await replan(self._snapshot(self._stretch))
         # Before signing: a pilot that ends too early from now on can ask for yet another plan.
         self._replanning = None
-        self.plan = plan
-        await self._sign(plan)
+        await self._sign(self.plan)
 
     def _on_replan_failure(self, error: BaseException) -> None:
         if not isinstance(error, BursarError):

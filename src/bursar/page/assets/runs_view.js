@@ -50,7 +50,7 @@ export const runsView = (source, host, route) => {
       cell("Run", "name", link(row.run, runAddress(row.run)), el("small", row.campaign === row.run ? "" : row.campaign), row.tags.length > 0 && make("span", { class: "tags" }, row.tags.map((tag) => el("span", tag, "tag"))), row.note && el("small", row.note, "said")),
       cell("State", "", pill(row.state)),
       cell("Progress", "progress", make("span", {}, `${whole(done)} of ${whole(row.tasks)}`, row.failed > 0 && el("span", ` · ${whole(row.failed)} failed`, "bad")), meter(done / Math.max(1, row.tasks), `${row.run}: progress`, row.live ? "" : "good", (row.failed || 0) / Math.max(1, row.tasks))),
-      cell("Spent", "num", money(row.spent, row.currency || ""), row.budget !== null && row.budget !== undefined && el("small", `of ${num(row.budget)}`)),
+      cell("Spent", "num", money(row.spent, row.currency || ""), row.budget !== null && row.budget !== undefined && el("small", `of ${num(row.budget)}`), row.held > 0 && el("small", `${num(row.held)} held`)),
       cell("Took", "num", fan ? `≈ ${time(fan.end_s.p50)}` : row.finished && row.created ? time(row.finished - row.created) : "", row.deadline_s && el("small", `deadline ${time(row.deadline_s)}`)),
       cell("Odds", "num", odds === null || odds === undefined ? "" : el("span", percent(odds), odds < 0.5 ? "bad" : odds < 0.9 ? "warn" : "good")),
       cell("Begun", "when", moment(row.created)));
