@@ -1,6 +1,7 @@
 """The page of a service in a real browser: signing in by token, and what a user sees there."""
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from tests.dashboard import test_page_views as page_views
 from tests.service.service_process import served as serving_service
 
 from bursar.page.page_files import page_files
+from bursar.remote.access import Access
+from bursar.remote.admin_messages import NewToken
+from bursar.remote.client import ServiceClient
 from bursar.remote.messages import TaskSpec
 
 pytestmark = page_views.pytestmark
@@ -72,6 +76,42 @@ def test_a_user_sees_instances_output_service_and_money(service: Any, browser: A
             assert service.token not in browser.current_url
     assert browser.execute_script("return window.taken") is None
     assert "data-error" not in browser.page_source.partition(">")[0]
+
+
+def test_a_user_who_is_no_administrator_sees_what_is_theirs(service: Any, browser: Any) -> None:
+    """Nothing of others is shown or asked for again and again; what cannot be done is not shown."""
+    with service.client() as client:
+        token = client.create_token(NewToken(user="ann", scopes=["submit", "read"])).token
+    access = Access(url=f"http://127.0.0.1:{service.port}", token=token)
+    with ServiceClient(access) as client:
+        done, at_work = (client.create_instance(label=name).id for name in ("done", ""))
+        client.submit(done, [TaskSpec(shell="true")])
+        client.results(done)
+        client.submit(at_work, [TaskSpec(shell="sleep 1"), TaskSpec(shell="echo mine; sleep 600")])
+        while not client.instance(at_work).results:
+            time.sleep(0.1)
+    page = page_views.Page(browser, service)
+    address = f"http://127.0.0.1:{service.port}/"
+    browser.get(address)
+    page.one("#token").send_keys(token)
+    page.one("form button").click()
+    page.until(lambda: len(page.all("table a")) == 2, "both instances and no other")
+    page.says("0 SU")
+    browser.get(f"{address}#/runs/{done}")
+    page.says("1 of 1")
+    assert not page.one("#running-section").is_displayed()
+    assert [one.text for one in page.all("main .head button") if one.is_displayed()] == ["Delete …"]
+    browser.get(f"{address}#/runs/{at_work}")
+    page.until(lambda: page.one("#follow-number").get_attribute("value") == "1", "its number")
+    page.press("Follow")
+    page.until(lambda: "mine" in page.one("#running-section pre").text, "running output")
+    browser.get_log("browser")
+    browser.get(f"{address}#/sites")
+    page.says("On offer")
+    time.sleep(4.5)  # longer than between two looks of an administrator
+    refused = [one["message"] for one in browser.get_log("browser") if "403" in one["message"]]
+    assert len(refused) == 1
+    assert "Everybody" not in page.one("body").text
 
 
 def test_all_files_of_the_page_are_small() -> None:

@@ -431,8 +431,8 @@ def test_the_line_names_processors_money_and_the_command() -> None:
     )
     line = odds_line("night", fan, goal, more, begin=BEGIN, currency="EUR")
     asked = time.strftime("%H:%M", time.localtime(BEGIN + 36_000.0))
-    assert f"{asked} and 20 EUR (90 % asked)" in line
-    assert line.startswith("72 % for ")
+    assert line.startswith("odds 72 % to end by ")
+    assert f"{asked} and stay within 20 EUR (90 % asked); " in line
     assert line.endswith(
         '; 95 % with 4 more processors at here, +1.2 EUR: bursar amend night --budget "21.31 EUR"'
     )

@@ -191,7 +191,11 @@ export const drawBusy = (chart, doc, box, site = null) => {
   const known = doc.running.filter((row) => site === null || row[2] === site);
   const busy = usage(actual, whole, parts), planned = doc.planned.size ? usage(of(doc.planned), whole, parts) : null;
   if (known.length) {
-    for (const [, start, , n] of known) for (let i = Math.max(0, Math.floor(start / whole * parts)); i < parts; i++) busy[i] += n;
+    // In the part in which a task begins, the last one there ends.
+    for (const [, start, , n] of known) {
+      const a = Math.max(0, start / whole * parts);
+      for (let i = Math.floor(a); i < parts; i++) busy[i] += n * Math.min(1, i + 1 - a);
+    }
   }
   const leases = data.leases.filter((l) => l.length > 5 && (site === null || l[4] === site)).map((l) => [l[0], l[1], l[5]]);
   const held = leases.length ? stepsOf(leases, whole) : null;

@@ -34,9 +34,11 @@ export class RunView {
       return [marks, box];
     };
     const grid = make("div", { class: "grid" });
-    grid.append(section("Trade-off", { id: "trade-off", wide: !ofRun }, this.reason,
-      ...chart("front", "Makespan against cost of every plan on the curve", drawFront), this.bounds, this.options));
-    if (ofRun) grid.append(section("Spend", { id: "spending", note: "Paid and accrued, and what is set aside for the worst case." },
+    // Where jobs are sent one by one there is no curve, and the sentence that says so is all there is.
+    const curve = (data.proposal.front || []).length > 0;
+    grid.append(section(curve || !ofRun ? "Trade-off" : "How it runs", { id: "trade-off", wide: !ofRun || !curve }, this.reason,
+      ...(curve || !ofRun ? chart("front", "Makespan against cost of every plan on the curve", drawFront) : []), this.bounds, this.options));
+    if (ofRun) grid.append(section("Spend", { id: "spending", wide: !curve, note: "Paid and accrued, and what is set aside for the worst case." },
       ...chart("spend", "Money spent and held over time, and the budget", drawSpend), part("waits")));
     const box = make("div", { id: "gantt", tabindex: "0", role: "application", "aria-label": `Schedule of ${count(S.tasks, "task")}, ${ofRun ? "planned against actual" : "as planned"}. Plus and minus zoom, arrows move, 0 shows all.` });
     const marks = legendBox("legend");
@@ -123,8 +125,8 @@ export class RunView {
       box.push(figure("makespan", time(S.makespan_s), { small: foreseen + time(S.predicted_makespan_s) }));
       box.push(figure("cost", cash(S.cost), { small: foreseen + num(S.predicted_cost) + (S.budget === null ? "" : `\nbudget ${num(S.budget)}`), cls: S.budget !== null && S.cost > S.budget ? "bad" : "" }));
       if (S.deadline_s !== null) box.push(figure("deadline", ...deadline(S.deadline_met)));
-      const repeated = S.attempts - S.succeeded - S.failed;
-      box.push(figure("attempts", whole(S.attempts), { small: repeated > 0 ? `${whole(repeated)} repeated` : "" }));
+      const copies = S.copies ? S.copies.made : 0, repeated = S.attempts - S.succeeded - S.failed - copies;
+      box.push(figure("attempts", whole(S.attempts), { small: [repeated > 0 && `${whole(repeated)} repeated`, copies && `${copies === 1 ? "1 copy" : `${whole(copies)} copies`}, ${whole(S.copies.faster)} faster`].filter(Boolean).join("\n") }));
     }
     this.figures.replaceChildren(...box);
   }

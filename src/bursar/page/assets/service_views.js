@@ -35,14 +35,16 @@ const shown = (place, load, again) => {
 
 export const instancesView = (source, host) => {
   const place = make("div", {}, el("p", "Asking the service …", "note"));
+  let currency = "";
   host.append(head("Instances", "What you have handed over to this service, the newest first."), place);
   const row = (one) => [
     [link(one.label || one.id, `#/runs/${encodeURIComponent(one.id)}`), one.label && el("small", one.id), one.note && el("small", one.note, "said")], [pill(stateOf(one))],
-    progress(one), [exact(one.spent || 0)], one.forecast ? [moment(one.forecast.end.p50), el("small", `90 % by ${moment(one.forecast.end.p90)}`)] : [],
+    progress(one), [`${exact(one.spent || 0)} ${currency}`], one.forecast ? [moment(one.forecast.end.p50), el("small", `90 % by ${moment(one.forecast.end.p90)}`)] : [],
     one.forecast ? [odds(one.forecast.deadline_odds)] : [], [moment(one.created)],
   ];
   const one = shown(place, async () => {
     const instances = await source.instances();
+    currency ||= (await source.site()).currency;
     instances.sort((a, b) => b.created - a.created);
     return list(["Instance", "State", "Progress", "#Spent", "#Expected end", "#Odds", "#Created"], instances.map(row), "You have no instance. bursar submit makes one.", "instances");
   }, REFRESH);
@@ -52,14 +54,19 @@ export const instancesView = (source, host) => {
 export const instanceView = (source, host, route) => {
   const id = route.parts[0];
   host.append(make("p", { class: "path" }, link("Instances", "#/runs")));
-  const figures = make("dl", { id: "figures", class: "figures" }), note = el("p", "", "note"), tasks = make("div"), output = make("div"), title = el("h1", id);
+  const figures = make("dl", { id: "figures", class: "figures" }), note = el("p", "", "note"), tasks = make("div"), output = make("div"), title = el("h1", id), lead = el("p", "", "lead");
   const followed = followChosen(source, id);
   let info = null, closed = false, currency = "", rows = [], after = 0, busy = false, stop = () => {};
 
   const show = () => {
     const { counts, forecast } = info;
     title.replaceChildren(info.label || info.id, pill(stateOf(info)));
+    lead.textContent = info.label ? id : "";
     note.textContent = info.note || "";
+    const over = counts.running + counts.waiting === 0;
+    canceller.hidden = over;
+    running.hidden = over && !followed.isOn();
+    if (counts.running) followed.suggest(findRunning);
     const limit = (value, say) => value === undefined || value === null ? "" : say(value);
     figures.replaceChildren(
       figure("State", stateOf(info), { cls: stateClass(stateOf(info)), small: info.expires ? `kept until ${moment(info.expires)}` : "" }),
@@ -82,7 +89,7 @@ export const instanceView = (source, host, route) => {
   const list = () => {
     const row = (one) => [whole(one.task), one.label || "", pill(one.state), whole(one.attempt ?? 1), one.end ? time(one.end - one.start) : "", one.host || "", one.exit_code ?? "", one.reason || "",
       make("span", {}, button("stdout", () => read(one, "stdout"), "as-link"), " ", button("stderr", () => read(one, "stderr"), "as-link"))];
-    tasks.replaceChildren(table(["#Task", "*Label", "State", "#Attempts", "#Took", "Host", "#Exit", "*Reason", "Output"], rows.slice().reverse().map(row), "No task has ended yet.", "ended tasks"),
+    tasks.replaceChildren(table(["#Task", "*Label", "State", "#Attempts", "#Took", "Host", "#Exit status", "*Reason", "Output"], rows.slice().reverse().map(row), "No task has ended yet.", "ended tasks"),
       ...(after < info.results ? [button(`Show more of ${whole(info.results)}`, more)] : []));
   };
   const more = async () => {
@@ -99,10 +106,19 @@ export const instanceView = (source, host, route) => {
   const act = (words, confirm, danger, what, done) => async () => {
     if (await ask({ title: words, confirm, danger, act: what })) done();
   };
-  const buttons = make("div", { class: "actions" },
-    button("Cancel tasks", act("Cancel all tasks that have not ended? Each still has a result.", "Cancel the tasks", true, () => source.cancel(id), () => toast("The tasks are cancelled."))),
-    button("Delete", act("Delete this instance with its results and files? This cannot be undone.", "Delete it", true, () => source.destroy(id), () => { location.hash = "#/runs"; }), "danger"));
-  host.append(make("div", { class: "head" }, make("div", {}, title, el("p", id, "lead")), buttons), figures, note, make("div", { class: "grid" }, section("Ended tasks", { id: "tasks", wide: true }, tasks), section("A task that runs", { id: "running", wide: true }, followed.node)), output);
+  // Number of the first task that runs, among the first ones.
+  const findRunning = async () => {
+    for (let from = 0, pages = 0; from !== null && pages < 5; pages++) {
+      const page = await source.tasks(id, from, PAGE), found = page.tasks.find((one) => one.state === "running");
+      if (found) return found.task;
+      from = page.next;
+    }
+    return null;
+  };
+  const canceller = button("Cancel tasks …", act("Cancel all tasks that have not ended? Each still has a result.", "Cancel the tasks", true, () => source.cancel(id), () => toast("The tasks are cancelled.")));
+  const running = section("Output of a task that runs", { id: "running", wide: true }, followed.node);
+  const buttons = make("div", { class: "actions" }, canceller, button("Delete …", act("Delete this instance with its results and files? This cannot be undone.", "Delete it", true, () => source.destroy(id), () => { location.hash = "#/runs"; }), "danger"));
+  host.append(make("div", { class: "head" }, make("div", {}, title, lead), buttons), figures, note, make("div", { class: "grid" }, section("Ended tasks", { id: "tasks", wide: true }, tasks), running), output);
 
   const begin = async () => {
     try {
@@ -142,16 +158,16 @@ export const serviceView = (source, host) => {
   host.append(head("Service", "What it has, what is free and what it costs now."), place, all);
   const one = shown(place, async () => {
     const site = await source.site(), price = site.must_buy ? "by agreement" : money(site.shared_price * 3600, site.currency);
-    const rows = site.slots.map((slot) => [slot.start ? `in ${time(slot.start)}` : "now", slot.seconds === null ? "no end" : time(slot.seconds), whole(slot.processors), slot.unit_price === null ? "unknown" : money(slot.unit_price * 3600, site.currency), num(slot.fixed_price)]);
+    const rows = site.slots.map((slot) => [slot.start ? `in ${time(slot.start)}` : "now", slot.seconds === null ? "no end" : time(slot.seconds), whole(slot.processors), slot.unit_price === null ? "unknown" : money(slot.unit_price * 3600, site.currency), money(slot.fixed_price, site.currency)]);
     return [
       make("dl", { id: "figures", class: "figures" }, figure("Processors free", `${whole(site.free)} of ${whole(site.processors)}`, { small: site.draining ? "takes no more tasks: it is drained" : "" }), figure("Shared processor hour", price), figure("Speed", num(site.speed)), figure("Version", site.version)),
-      make("div", { class: "grid" }, section("On offer", { id: "slots", wide: true }, table(["From", "#For", "#Processors", "#Processor hour", "#Each time"], rows, "Nothing is for sale now.", "slots"))),
+      make("div", { class: "grid" }, section("On offer", { id: "slots", wide: true }, table(["From", "#For", "#Processors", "#Processor hour", "#Fixed price"], rows, "Nothing is for sale now.", "slots"))),
     ];
   }, REFRESH);
-  // Administrators see everybody's.
+  // Administrators see everybody's; others are refused, and ask once.
   const two = shown(all, async () => {
     let said;
-    try { said = await source.overview(); } catch (error) { if (error.status === 403) return el("span"); throw error; }
+    try { said = await source.overview(); } catch (error) { if (error.status === 403) { two.close(); return null; } throw error; }
     const workers = said.workers.map((w) => [w.name, w.host, el("span", w.connected ? "connected" : "silent", `pill ${w.connected ? "good" : "warn"}`), whole(w.busy), whole(w.processors)]);
     const rows = said.instances.map((one, i) => [said.owners[i], one.label || one.id, pill(stateOf(one)), `${whole(endedOf(one))} of ${whole(one.counts.total)}`, exact(one.spent || 0)]);
     return make("div", { class: "grid" },

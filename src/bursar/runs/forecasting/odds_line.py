@@ -97,7 +97,7 @@ def odds_line(
     """
     assert fan.odds is not None
     asked = f"{100 * fan.confidence:g} % asked"
-    text = f"{odds_in_words(fan.odds)} for {_limits(goal, begin, currency)} ({asked})"
+    text = f"odds {odds_in_words(fan.odds)} to {_limits(goal, begin, currency)} ({asked})"
     if remedy is None:
         return text
     better = f"{odds_in_words(remedy.odds)} "
@@ -108,7 +108,7 @@ def odds_line(
             sign = "+" if remedy.cost >= 0 else "-"
             better += f", {sign}{amount(abs(remedy.cost), currency)}"
     elif remedy.deadline is not None:
-        better += f"for {clock_time(begin + remedy.deadline, begin)}"
+        better += f"by {clock_time(begin + remedy.deadline, begin)}"
     text = f"{text}; {better}"
     options = amend_options(remedy, currency)
     if not options:
@@ -136,9 +136,9 @@ def clock_time(moment: float, now: float) -> str:
 def _limits(goal: Goal, begin: float, currency: str) -> str:
     parts = []
     if goal.deadline is not None:
-        parts.append(clock_time(begin + goal.deadline, begin))
+        parts.append(f"end by {clock_time(begin + goal.deadline, begin)}")
     if goal.budget is not None:
-        parts.append(amount(goal.budget, currency))
+        parts.append(f"stay within {amount(goal.budget, currency)}")
     return " and ".join(parts)
 
 
