@@ -5,13 +5,22 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from tests.axe import MISSING, axe_script, serious_findings
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]*)\"")
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update"),
+)
+"""How Chromium is started."""
 
 LINK = re.compile(r"<a\b[^>]*?href=\"((?![\w+]+:|//|#)[^\"#?]+)")
 
@@ -70,8 +79,7 @@ def test_search_works_on_a_page_opened_as_a_file(site: Path, tmp_path: Path) -> 
     done = subprocess.run(
         [
             chromium,
-            *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
-            *("--disable-background-networking", "--disable-component-update"),
+            *FLAGS,
             f"--user-data-dir={tmp_path}",
             *("--virtual-time-budget=8000", "--dump-dom"),
             f"{(site / 'index.html').as_uri()}?q=budget",
@@ -84,6 +92,97 @@ def test_search_works_on_a_page_opened_as_a_file(site: Path, tmp_path: Path) -> 
     found = re.search(r"(\d+) matching documents", done.stdout)
     assert found is not None, done.stderr[-2000:]
     assert int(found[1]) > 10
+
+
+SAMPLE = (
+    "index",
+    "tutorial",
+    "architecture",
+    "beside-others",
+    "concepts/forecasts",
+    "examples/mosaic/index",
+    "guides/dashboard",
+    "notebooks/first-campaign",
+    "papers/nimrodg",
+    "reference/campaign",
+    "reference/python",
+)
+"""A page of each kind."""
+
+WIDE = """
+const inside = (one) => { // of what scrolls by itself
+  for (let box = one; box && box !== document.body; box = box.parentElement)
+    if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(box).overflowX)) return true;
+};
+const wide = [...document.querySelectorAll('.md-content *')].filter((one) => {
+  const box = one.getBoundingClientRect();
+  return box.width && box.right > innerWidth + 1 && !inside(one);
+});
+const broken = [...document.images].filter((one) => !one.complete || !one.naturalWidth);
+return {
+  wide: wide.map((one) => one.outerHTML.slice(0, 100)).slice(0, 3),
+  broken: broken.map((one) => one.src),
+  titles: document.querySelectorAll('.md-content h1').length,
+  scrolls: document.documentElement.scrollWidth > innerWidth,
+};
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium, driven by selenium, and axe-core to look with."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium drives the browser")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium and chromedriver to open pages in")
+    if axe_script() is None:
+        pytest.skip(MISSING)
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        yield found
+    finally:
+        found.quit()
+
+
+def problems_of(browser: Any, page: Path, width: int, scheme: str) -> list[Any]:
+    """Return why not everybody can read a page, or what does not fit on it."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
+    browser.get(page.as_uri())
+    # The theme wraps tables after it has loaded.
+    browser.execute_async_script("setTimeout(arguments[0], 320)")
+    seen = browser.execute_script(WIDE)
+    fits = seen == {"wide": [], "broken": [], "titles": 1, "scrolls": False}
+    return serious_findings(browser) + ([] if fits else [seen])
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
+def test_a_page_of_each_kind_can_be_read_by_everybody(
+    site: Path, browser: Any, name: str, width: int, scheme: str
+) -> None:
+    """Enough contrast, one title, names of all controls; nothing is cut off on a telephone."""
+    assert problems_of(browser, site / f"{name}.html", width, scheme) == []
+
+
+@pytest.mark.long
+@pytest.mark.ci
+@pytest.mark.timeout(600)
+def test_every_page_can_be_read_by_everybody(site: Path, browser: Any) -> None:
+    """As the sample."""
+    for page in sorted(site.rglob("*.html")):
+        if page.name == "404.html":  # only ever served
+            continue
+        for width, scheme in ((1400, "light"), (400, "dark")):
+            assert problems_of(browser, page, width, scheme) == [], page
 
 
 def test_links_that_leave_docs_work_on_the_site(site: Path) -> None:

@@ -69,8 +69,10 @@ def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     """
     Take the search worker for pages opened as files from this site, and not from elsewhere.
 
-    Links of notebooks, which the plugin leaves as they are, lead to pages instead of sources.
+    Links of notebooks, which the plugin leaves as they are, lead to pages instead of sources. The
+    first cell of a head that is empty is no head of anything.
     """
+    output = output.replace("<th></th>", "<td></td>")
     here = posixpath.relpath(WORKER, posixpath.dirname(page.url) or ".")
     output = output.replace(FOREIGN_WORKER, here)
     if page.file.src_uri.endswith(".ipynb"):

@@ -1,6 +1,5 @@
 """The page in a real browser: every view, every action, hostile texts, and by keyboard alone."""
 
-import os
 import re
 import shutil
 import time
@@ -10,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.axe import MISSING, axe_script, serious_findings
 from tests.dashboard.conftest import SWEEP, Served, serving
 
 import bursar
+from bursar.report.run_report import data_of_page
+from bursar.runs.folder import RunFolder
+from bursar.runs.run_record import read_run
+from bursar.runs.run_reports import report_to
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium drives the browser: pip install -e '.[dev]'"
@@ -25,9 +29,6 @@ DRIVER = shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     not CHROMIUM or not DRIVER, reason="no chromium and chromedriver to open the page in"
 )
-
-AXE = os.environ.get("BURSAR_AXE", "")
-"""Path of ``axe.min.js``, of the package axe-core."""
 
 PATIENCE = 30.0
 EVIL = "<img src=x onerror=window.taken=1>"
@@ -126,15 +127,7 @@ class Page:
 
     def serious(self) -> list[Any]:
         """Return what axe-core finds serious; nothing where there is no axe-core."""
-        if not Path(AXE or "/none").is_file():
-            return []
-        self.browser.set_script_timeout(60)
-        self.browser.execute_cdp_cmd("Runtime.evaluate", {"expression": Path(AXE).read_text()})
-        violations = self.browser.execute_async_script(
-            "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']})"
-            ".then((said) => done(said.violations.map((v) => [v.id, v.impact, v.nodes[0].html])))"
-        )
-        return [one for one in violations if one[1] in ("serious", "critical")]
+        return [] if axe_script() is None else serious_findings(self.browser)
 
     def has_a_dialog(self, word: str) -> None:
         """
@@ -357,6 +350,26 @@ def test_a_run_s_own_file_shows_the_same_without_a_server(page: Page) -> None:
         page.is_well()
 
 
+def test_large_data_of_a_run_s_own_file_are_compressed(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same page comes of them, and of a text that ends elements nothing is seen in the file."""
+    record = read_run(RunFolder.open(page.served.runs, "hostile"))
+    report_to(tmp_path / "large.html", record)
+    plain = data_of_page((tmp_path / "large.html").read_text())
+    monkeypatch.setattr("bursar.report.run_report.MOST_PLAIN", 0)
+    report_to(tmp_path / "small.html", record)
+    text = (tmp_path / "small.html").read_text()
+    assert data_of_page(text) == plain
+    assert "javascript:" not in text
+    page.browser.get((tmp_path / "small.html").as_uri())
+    page.one("#gantt canvas")
+    page.browser.find_element("link text", "Tasks").click()
+    page.says(f"{len(TEXTS)} tasks")
+    assert page.script("return performance.getEntriesByType('resource').length") == 0
+    page.is_well()
+
+
 def test_a_keyboard_is_enough(page: Page) -> None:
     """From the top to a task and its output by Tab, arrows and Enter; the focus is always seen."""
     keys = webdriver.Keys if hasattr(webdriver, "Keys") else None
@@ -530,7 +543,7 @@ def test_whoever_is_not_signed_in_sees_nothing(browser: Any, runs: Path) -> None
         browser.get_log("browser")  # the refusals
 
 
-@pytest.mark.skipif(not Path(AXE or "/none").is_file(), reason="BURSAR_AXE names no axe.min.js")
+@pytest.mark.skipif(axe_script() is None, reason=MISSING)
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_nothing_serious(page: Page, dark: bool) -> None:
     """Roles, names and contrasts of every view and of a run's own file, in both schemes."""

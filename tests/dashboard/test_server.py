@@ -60,6 +60,7 @@ def test_runs_are_listed_and_shown(served: Served) -> None:
     assert page["summary"]["failed"] == 1
     assert {bar[6] for bar in page["actual"]["local"]} == set(range(20))
     assert row["spent"] == pytest.approx(page["summary"]["cost"])
+    assert row["took_s"] == pytest.approx(page["summary"]["makespan_s"], rel=0.3, abs=0.5)
     assert not page["live"]
 
 

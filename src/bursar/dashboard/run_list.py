@@ -1,5 +1,6 @@
 """The list of a user's runs, read again only where something has changed."""
 
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,11 +8,13 @@ from typing import Any
 
 from bursar.dashboard.site_use import MOST_ROWS, PriceRow, RunPurchases, invoice_of
 from bursar.dispatch.journal import JournalPosition, is_written, read_additions
+from bursar.dispatch.journal_records import RunEvent
 from bursar.model.errors import BursarError
 from bursar.model.money import from_micros
 from bursar.report.run_report import MoneyPoint, RunClock, money_points
 from bursar.runs.folder import RunFolder
 from bursar.runs.forecasting.journalled import fans_of
+from bursar.runs.incarnations import BEGIN, END, incarnations_of
 from bursar.runs.plan_file import read_plan
 from bursar.runs.run_record import summary_row
 
@@ -32,6 +35,7 @@ class _Listed:
     )
     money: MoneyPoint = (0.0, 0.0, 0.0)
     purchases: RunPurchases = field(default_factory=RunPurchases)
+    lives: list[RunEvent] = field(default_factory=list)
     invoice: dict[str, Any] | None = None
     invoice_stamp: _Stamp = None
 
@@ -88,6 +92,10 @@ class _Listed:
             self.row["forecast"] = fans[-1][1].to_dict()
         self.purchases.take_in(more.events, more.transfers)
         self.position = more.position
+        self.lives += [event for event in more.events if event.kind in (BEGIN, END)]
+        took = sum(end - begin for begin, end in incarnations_of(self.lives))
+        # Of a simulated run the time that was simulated, not what that took.
+        self.row["took_s"] = took if self.lives and math.isfinite(took) else None
         self._count_money()
 
     def _count_money(self) -> None:
@@ -118,7 +126,8 @@ class RunList:
 
         A row has the fields of :func:`bursar.runs.run_record.summary_row`, and ``live``,
         ``currency``, ``spent`` (what open leases have accrued included), ``held`` (what is set
-        aside beside that), ``budget``, ``deadline_s``, and ``forecast``, the last one.
+        aside beside that), ``budget``, ``deadline_s``, ``took_s`` (by the run's clock; None while
+        it goes on), and ``forecast``, the last one.
         """
         found: dict[str, _Listed] = {}
         changed = set()
@@ -128,7 +137,9 @@ class RunList:
                 row = summary_row(folder)
                 if row is None:
                     continue
-                row |= dict.fromkeys(("currency", "spent", "held", "budget", "deadline_s"))
+                row |= dict.fromkeys(
+                    ("currency", "spent", "held", "budget", "deadline_s", "took_s")
+                )
                 row["forecast"] = None
                 listed = _Listed(folder, row)
             if listed.read():

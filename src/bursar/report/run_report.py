@@ -4,6 +4,7 @@ import base64
 import html
 import math
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -422,6 +423,9 @@ def _tail(outcome: Outcome) -> str:
 # The report as one page that needs nothing else: no network, no other file.
 
 
+MOST_PLAIN = 1 << 20
+"""Bytes of data that a page holds as they are, to be read by eye; more are compressed."""
+
 MOST_TRIED = 4000
 """Plans that were tried and are drawn behind the curve; of more, evenly many."""
 
@@ -494,13 +498,17 @@ def render(data: ReportContent, table: Mapping[str, Sequence[Any]] | None = None
     def read(name: str) -> str:
         return folder.joinpath(name).read_text(encoding="utf-8")
 
-    # Inside a script element only "</" and "<!--" could end the data early.
-    content = data.to_page() if table is None else data.to_page() | {"table": table}
-    text = msgspec.json.encode(content).decode().replace("<", "\\u003c")
+    content = msgspec.json.encode(data.to_page() | ({} if table is None else {"table": table}))
+    if len(content) > MOST_PLAIN:
+        coding, text = "deflate", base64.b64encode(zlib.compress(content)).decode()
+    else:
+        # Inside a script element only "</" and "<!--" could end the data early.
+        coding, text = "", content.decode().replace("<", "\\u003c")
     parts = {
         "title": html.escape(str(data.summary["run"])),
         "style": read("style.css"),
         "modules": msgspec.json.encode({"imports": _inlined(read, "report.js")}).decode(),
+        "coding": coding,
         "data": text,
     }
     page = read("report.html")
@@ -533,6 +541,9 @@ _IMPORT = re.compile(r'from "\./([\w.]+)"')
 
 def data_of_page(page: str) -> dict[str, Any]:
     """Return the data that :func:`render` put into a page."""
-    _, _, rest = page.partition('<script type="application/json" id="data">')
-    data: dict[str, Any] = msgspec.json.decode(rest.partition("</script>")[0])
+    found = re.search(r'<script type="application/json" id="data" data-coding="(\w*)">', page)
+    assert found is not None
+    text = page[found.end() : page.index("</script>", found.end())]
+    content = zlib.decompress(base64.b64decode(text)) if found[1] else text
+    data: dict[str, Any] = msgspec.json.decode(content)
     return data

@@ -21,8 +21,17 @@ const sorted = (rows, index, descending) => {
   return rows.map((row, i) => [row, i]).sort((a, b) => compare(a[0][index], b[0][index]) || a[1] - b[1]).map(([row]) => row);
 };
 
-export const embeddedSource = () => {
-  const data = JSON.parse(document.getElementById("data").textContent), table = data.table;
+// What is large is compressed, in the letters of base64.
+const embedded = async () => {
+  const { textContent: text, dataset } = document.getElementById("data");
+  if (!dataset.coding) return JSON.parse(text);
+  const packed = atob(text), bytes = new Uint8Array(packed.length);
+  for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream(dataset.coding))).json();
+};
+
+export const embeddedSource = async () => {
+  const data = await embedded(), table = data.table;
   delete data.table;
   let names = null, rows = null, searched = null, last = { key: "", found: null };
 

@@ -13,7 +13,7 @@ const broken = (message) => {
 addEventListener("error", (e) => broken(e.message));
 addEventListener("unhandledrejection", (e) => broken(String(e.reason && e.reason.message || e.reason)));
 
-const source = embeddedSource(), doc = await source.document(), S = doc.summary;
+const source = await embeddedSource(), doc = await source.document(), S = doc.summary;
 const host = document.querySelector("main"), overview = make("div", { class: "place" }), tasks = make("div", { class: "place" });
 const tabs = make("nav", { class: "tabs", "aria-label": "Views of the run" });
 host.append(make("div", { class: "title" }, el("h1", `${S.campaign} · ${doc.isPlan ? "plan" : S.run}`), pill(S.state)));

@@ -11,7 +11,7 @@ const ended = (row) => (row.succeeded || 0) + (row.failed || 0) + (row.skipped |
 const VALUE = {
   run: (row) => row.run, state: (row) => row.state, created: (row) => row.created || 0,
   progress: (row) => ended(row) / Math.max(1, row.tasks), spent: (row) => row.spent ?? -1,
-  end: (row) => row.live && row.forecast ? row.forecast.end_s.p50 : row.finished ? row.finished - row.created : Infinity,
+  end: (row) => row.live && row.forecast ? row.forecast.end_s.p50 : row.took_s ?? Infinity,
   odds: (row) => row.live && row.forecast ? row.forecast.odds ?? 2 : 2,
 };
 
@@ -51,7 +51,7 @@ export const runsView = (source, host, route) => {
       cell("State", "", pill(row.state)),
       cell("Progress", "progress", make("span", {}, `${whole(done)} of ${whole(row.tasks)}`, row.failed > 0 && el("span", ` · ${whole(row.failed)} failed`, "bad")), meter(done / Math.max(1, row.tasks), `${row.run}: progress`, row.live ? "" : "good", (row.failed || 0) / Math.max(1, row.tasks))),
       cell("Spent", "num", money(row.spent, row.currency || ""), row.budget !== null && row.budget !== undefined && el("small", `of ${num(row.budget)}`), row.held > 0 && el("small", `${num(row.held)} held`)),
-      cell("Took", "num", fan ? `≈ ${time(fan.end_s.p50)}` : row.finished && row.created ? time(row.finished - row.created) : "", row.deadline_s && el("small", `deadline ${time(row.deadline_s)}`)),
+      cell("Took", "num", fan ? `≈ ${time(fan.end_s.p50)}` : row.took_s === null ? "" : time(row.took_s), row.deadline_s && el("small", `deadline ${time(row.deadline_s)}`)),
       cell("Odds", "num", odds === null || odds === undefined ? "" : el("span", percent(odds), odds < 0.5 ? "bad" : odds < 0.9 ? "warn" : "good")),
       cell("Begun", "when", moment(row.created)));
     lines.set(row.run, { row, node });
