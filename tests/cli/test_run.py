@@ -423,3 +423,27 @@ def test_a_counter_offer_is_accepted(folder: Any) -> None:
     assert done["deadline_s"] == pytest.approx(offer["makespan_s"])
     assert done["succeeded"] == 1
     folder.bursar(*run, "--accept", "time", "--anyway", status=2)
+
+
+def test_a_part_is_accepted_and_the_rest_run_later(folder: Any) -> None:
+    """As many tasks as fit are run; with more money the others are, and nothing runs twice."""
+    folder.write(
+        "c.toml",
+        '[campaign]\nname = "c"\ncommand = "sleep 0.1; echo {n}"\n[task]\nruntime = 4\n'
+        "[parameters]\nn = { from = 1, to = 6, step = 1 }\n",
+    )
+    folder.write(
+        "s.toml", "[site.h]\nkind = 'local'\nprocessors = 1\nunit_price = '3600 EUR/core-hour'\n"
+    )
+    run = ("run", "c.toml", "--sites", "s.toml", "--deadline", "1 h")
+    refused = folder.json(*run, "--budget", "15 EUR", status=3)
+    (offer,) = [one for one in refused["counter_offers"] if one["kind"] == "share"]
+    assert 0 < offer["tasks"] < 6
+
+    part = folder.json(*run, "--budget", "15 EUR", "--accept", "share", "--name", "part")
+    assert (part["tasks"], part["succeeded"]) == (offer["tasks"], offer["tasks"])
+    assert part["cost"] <= 15
+    said = folder.bursar("run", "--resume", "part", status=2).stderr
+    assert "c.toml changed" in said
+    whole = folder.json(*run, "--budget", "100 EUR", "--name", "whole")
+    assert (whole["succeeded"], whole["reused"]) == (6, offer["tasks"])

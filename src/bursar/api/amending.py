@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bursar.api.known_campaign import ForeseenCampaign
 from bursar.api.queues import queue_waits
@@ -20,7 +20,9 @@ from bursar.model.campaign import Campaign, Goal
 from bursar.model.errors import BursarError, InputError
 from bursar.model.money import from_micros
 from bursar.model.task import Status
-from bursar.report.tables import amount, span
+from bursar.planning.plan_choice import GoalCounterOffer
+from bursar.report.plan_documents import offer_to_dict
+from bursar.report.tables import amount, amount_above, span, span_above
 from bursar.runs.amendments import request_amendment, validated_goal
 from bursar.runs.folder import RunFolder
 from bursar.runs.forecasting.journalled import fans_of
@@ -40,6 +42,8 @@ class AmendmentForecast:
 
     Parameters
     ----------
+    tasks
+        Number of the run's tasks.
     goal
         The goal after the amendment.
     elapsed, spent
@@ -58,6 +62,7 @@ class AmendmentForecast:
 
     run: str
     folder: Path
+    tasks: int
     goal: Goal
     elapsed: float
     spent: float
@@ -99,9 +104,35 @@ class AmendmentForecast:
         met = "meets" if self.feasible else "misses"
         return f"the plan {met} the goal: {', '.join(parts) or 'nothing is known yet'}"
 
+    @property
+    def counter_offers(self) -> tuple[GoalCounterOffer, ...]:
+        """
+        What could be had instead of a goal that is out of reach.
+
+        For a run by a plan or a pool by the forecast of the run: nine of ten such runs keep an
+        offer.
+        """
+        if self.quote is not None:
+            return self.quote.counter_offers
+        if self.feasible or self.fan is None:
+            return ()
+        end = max(self.fan.end_s.p90, self.elapsed)
+        cost = None if self.fan.cost is None else max(self.fan.cost.p90, self.spent)
+        late, dear = _over(end, self.goal.deadline), _over(cost, self.goal.budget)
+        if late and dear:
+            return ()  # no one of the two is enough
+        # Rounded up to what is printed, so that the goal that is taken holds what was offered.
+        kind: Literal["time", "budget"] = "time" if late else "budget"
+        more = span_above(end), None if cost is None else amount_above(cost)
+        return (
+            GoalCounterOffer(
+                kind=kind, makespan=more[0], cost=more[1], tasks=self.tasks, share=1.0
+            ),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return what ``bursar amend --json`` prints; the keys are in the documentation."""
-        offers = [] if self.quote is None else self.quote.to_dict()["counter_offers"]
+        offers = [offer_to_dict(offer) for offer in self.counter_offers]
         return {
             "run": self.run,
             "deadline_s": self.goal.deadline,
@@ -124,11 +155,47 @@ class AmendmentForecast:
 
     def print(self) -> None:
         """Print the reason and the counter-offers."""
+        from rich.console import Console
+
         from bursar.report.charts import print_choice
 
-        offers = () if self.quote is None else self.quote.counter_offers
-        note = "" if self.quote is None else self.quote.note
-        print_choice(self.feasible, self.reason, offers, self.currency, note=note)
+        if self.quote is not None or self.feasible:
+            note = "" if self.quote is None else self.quote.note
+            offers = self.counter_offers
+            print_choice(self.feasible, self.reason, offers, self.currency, note=note)
+            return
+        console = Console()
+        console.print(self.reason, style="bold red", highlight=False, markup=False)
+        for offer in self.counter_offers:
+            console.print(f"  instead: {self.describe(offer)}", highlight=False, markup=False)
+
+    def describe(self, offer: GoalCounterOffer) -> str:
+        """Describe a counter-offer in words."""
+        from bursar.report.charts import describe
+
+        if self.quote is not None:
+            return describe(offer, self.currency)
+        if offer.kind == "time":
+            limit = f"a deadline of {span(offer.makespan)}"
+        else:
+            limit = f"a budget of {amount(offer.cost, self.currency)}"
+        return f"{limit}, which nine of ten such runs keep"
+
+    def counter_offer(self, kind: str) -> tuple[GoalCounterOffer, Goal] | None:
+        """
+        Return the counter-offer of a kind, and the goal that takes it; None: there is none.
+
+        Parameters
+        ----------
+        kind
+            ``"time"`` or ``"budget"``.
+        """
+        offer = next((one for one in self.counter_offers if one.kind == kind), None)
+        if offer is None:
+            return None
+        if kind == "time":
+            return offer, replace(self.goal, deadline=offer.makespan)
+        return offer, replace(self.goal, budget=offer.cost)
 
 
 def forecast_amendment(
@@ -250,6 +317,7 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
         return AmendmentForecast(
             run=name,
             folder=record.folder.path,
+            tasks=record.info.tasks,
             goal=goal,
             elapsed=elapsed,
             spent=spent,
@@ -272,6 +340,7 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
     return AmendmentForecast(
         run=name,
         folder=record.folder.path,
+        tasks=record.info.tasks,
         goal=goal,
         elapsed=elapsed,
         spent=spent,

@@ -10,7 +10,7 @@ import msgspec
 from bursar.api.measured_runtimes import ProbeSummary
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.forecasts.fan import forecast_to_dict
-from bursar.model.campaign import Campaign, Goal
+from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import BursarError, Infeasible, InputError
 from bursar.model.plan import Plan
 from bursar.planning.front import ParetoFront
@@ -195,22 +195,35 @@ class Quote:
         if not self.feasible:
             raise GoalOutOfReach(self)
 
-    def counter_offer(self, kind: str) -> "tuple[GoalCounterOffer, Goal] | None":
+    def counter_offer(
+        self, kind: str, campaign: Campaign
+    ) -> "tuple[GoalCounterOffer, Campaign] | None":
         """
-        Return the counter-offer of a kind, and the goal that takes it; None: there is none.
+        Return the counter-offer of a kind, and the campaign that takes it; None: there is none.
 
         Parameters
         ----------
         kind
-            ``"time"`` or ``"budget"``.
+            ``"time"``, ``"budget"`` or ``"share"``.
+        campaign
+            What was asked for. It gets the goal of the offer; of a share it keeps the goal and
+            loses tasks, unless a strategy decides which jobs fit.
         """
         offer = next((one for one in self.counter_offers if one.kind == kind), None)
         if offer is None:
             return None
-        goal = self.campaign.goal
+        goal = campaign.goal
         if kind == "time":
-            return offer, replace(goal, deadline=offer.makespan)
-        return offer, replace(goal, budget=offer.cost)
+            return offer, replace(campaign, goal=replace(goal, deadline=offer.makespan))
+        if kind == "budget":
+            return offer, replace(campaign, goal=replace(goal, budget=offer.cost))
+        if self.trade_off is None:
+            return offer, campaign
+        from bursar.planning.plan_choice import tasks_left_out
+
+        gone = tasks_left_out(self.trade_off[0], offer.tasks)
+        kept = tuple(task for task in campaign.workflow.tasks if task.id not in gone)
+        return offer, replace(campaign, workflow=Workflow(kept))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``--json`` prints; the keys are in the documentation."""

@@ -148,11 +148,12 @@ class CampaignOptions:
         ),
     ] = False
     accept: Annotated[
-        Literal["time", "budget"] | None,
+        Literal["time", "budget", "share"] | None,
         typer.Option(
-            metavar="time|budget",
+            metavar="time|budget|share",
             help="Take the counter-offer of this kind in place of a goal that cannot be met: time, "
-            "the shortest time within the budget, or budget, the least cost at the deadline.",
+            "the shortest time within the budget, budget, the least cost at the deadline, or "
+            "share, as many of the tasks as fit into both.",
             rich_help_panel=RUNNING,
         ),
     ] = None

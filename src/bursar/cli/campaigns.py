@@ -357,7 +357,7 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
     if options.accept is not None and options.anyway:
         raise InputError("goes without --anyway, which takes the goal as it is", where="--accept")
 
-    def begin(campaign: "Campaign") -> "RunResult":
+    def begin(campaign: "Campaign", *, anyway: bool) -> "RunResult":
         return run(
             campaign,
             asked.sites,
@@ -374,7 +374,7 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
             book=options.book,
             oversubscribe=options.oversubscribe,
             project=options.project,
-            anyway=options.anyway,
+            anyway=anyway,
             name=options.name,
             runs=options.runs,
             probe=options.probe,
@@ -390,18 +390,19 @@ def run_campaign(options: CampaignOptions, named: frozenset[str]) -> None:
 
     def begin_or_accept() -> "RunResult":
         try:
-            return begin(asked.campaign)
+            return begin(asked.campaign, anyway=options.anyway)
         except GoalOutOfReach as refused:
             if options.accept is None:
                 raise
-            found = refused.quote.counter_offer(options.accept)
+            found = refused.quote.counter_offer(options.accept, asked.campaign)
             if found is None:
                 print_note(f"there is no counter-offer of the kind {options.accept}")
                 raise
-            offer, goal = found
+            offer, campaign = found
             taken = describe(offer, refused.quote.currency)
             print_note(f"{refused.quote.reason}; taken in its place: {taken}")
-            return begin(replace(asked.campaign, goal=goal))
+            # A strategy runs what fits into the goal as it is.
+            return begin(campaign, anyway=campaign is asked.campaign)
 
     print_outcome(begin_or_accept, as_json=options.as_json)
 

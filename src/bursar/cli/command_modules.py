@@ -12,6 +12,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             administration.register_serve(app)
             administration.register_certs(app)
             administration.register_tokens(app)
+        case "amending":
+            from bursar.cli import amending
+
+            amending.register(app)
         case "campaigns":
             from bursar.cli import campaigns
 
@@ -50,7 +54,6 @@ def register_commands(module: str, app: typer.Typer) -> None:
             from bursar.cli import runs
 
             runs.register(app)
-            runs.register_amend(app)
             runs.register_attach(app)
         case "schemas":
             from bursar.cli import schemas

@@ -163,7 +163,9 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "runs",
         "Cancel a run for good: it is stopped and cannot be resumed. What has ended is kept.",
     ),
-    CommandEntry("amend", "runs", "Change the deadline or budget of a run, even while it runs."),
+    CommandEntry(
+        "amend", "amending", "Change the deadline or budget of a run, even while it runs."
+    ),
     CommandEntry(
         "simulate",
         "campaigns",

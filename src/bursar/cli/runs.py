@@ -1,13 +1,12 @@
 """
-Commands for runs that exist: what became of them, another goal, attaching and stopping.
+Commands for runs that exist: what became of them, attaching and stopping.
 
 They are ``runs``, ``report``, ``bill``, ``tasks``, ``table``, ``retry``, ``pilots``,
-``why``, ``why-not``, ``amend``, ``attach``, ``stop``, ``cancel``
-and ``add-site``.
+``why``, ``why-not``, ``attach``, ``stop``, ``cancel`` and ``add-site``.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,91 +27,6 @@ from bursar.model.errors import InputError
 
 if TYPE_CHECKING:
     from bursar.runs.explanations import AllocationReport
-
-
-# Commands that say what became of runs, and ``bursar amend``: another deadline or budget.
-
-# ``bursar amend``: another deadline or budget for a run, also while it goes on.
-
-
-def register_amend(app: typer.Typer) -> None:
-    """Add ``bursar amend`` to the command line."""
-    app.command("amend")(amend_run)
-
-
-def amend_run(
-    run: RunName,
-    deadline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="New deadline, counted from the run's start (2h), or an extension (+1h).",
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AMOUNT", help='New total budget (200, "40 SU"), or an increase (+50).'
-        ),
-    ] = None,
-    dry: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show what the change would lead to, and change nothing."),
-    ] = False,
-    runs: RunsFolder = RUNS,
-    as_json: AsJson = False,
-) -> None:
-    """
-    Change the deadline or budget of a run, even while it runs.
-
-    The command prints the forecast under the new goal, then changes the goal. A stopped run has
-    the new goal when it is resumed.
-    """
-    from bursar.api.amending import amend, forecast_amendment
-    from bursar.formats.units import parse_amount, parse_duration
-
-    time, later = _split(deadline, parse_duration, "--deadline")
-    money, more = _split(budget, lambda text: parse_amount(text)[0], "--budget")
-    _check_currency(run, budget, runs)
-    verdict = forecast_amendment(
-        run, deadline=time, later=later, budget=money, more=more, runs=runs
-    )
-    if as_json:
-        if not dry:
-            amend(verdict)
-        print_json(verdict.to_dict() | {"applied": not dry})
-        return
-    verdict.print()
-    if not dry:
-        amend(verdict)
-        print_note(f"run {verdict.run} has its new goal")
-
-
-def _split(
-    text: str | None, parse: Callable[[str], float], option: str
-) -> tuple[float | None, float | None]:
-    """Parse a limit: the new value, or (after "+") the amount to add to the old one."""
-    if text is None:
-        return None, None
-    moved = text.strip().startswith("+")
-    try:
-        value = parse(text.strip().removeprefix("+"))
-    except InputError as error:
-        raise error.within(option) from None
-    return (None, value) if moved else (value, None)
-
-
-def _check_currency(run: str, budget: str | None, runs: Path) -> None:
-    from bursar.formats.units import parse_amount
-    from bursar.runs.folder import RunFolder
-    from bursar.runs.plan_file import read_plan
-
-    if budget is None:
-        return
-    _, currency = parse_amount(budget.strip().removeprefix("+"))
-    counts = read_plan(RunFolder.open(runs, run))[1].currency
-    if currency not in (None, counts):
-        raise InputError(f"the run counts in {counts}, got {currency}", where="--budget")
 
 
 # Commands that say what became of runs.

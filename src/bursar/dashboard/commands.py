@@ -103,7 +103,7 @@ class NewCampaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     deadline: str = ""
     budget: str = ""
     confidence: str = ""
-    accept: Literal["", "time", "budget"] = ""
+    accept: Literal["", "time", "budget", "share"] = ""
 
 
 class OutOfReach(BursarError):

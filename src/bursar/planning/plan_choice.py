@@ -87,6 +87,14 @@ def largest_share(
     return best
 
 
+def tasks_left_out(front: ParetoFront, count: int) -> frozenset[str]:
+    """Return the ids of the tasks that an offer of ``count`` tasks leaves out."""
+    from bursar.planning.trade_off_solver import problem_of
+
+    order = least_work_first(front, problem_of(front))
+    return frozenset(front.workflow.tasks[int(i)].id for i in order[count:])
+
+
 def least_work_first(front: ParetoFront, problem: "PlanningProblem") -> "IntArray":
     """
     Return the tasks by work, least first, parents before children, shape ``(n_tasks,)``.

@@ -1,7 +1,7 @@
 // A campaign that is pasted or uploaded: its plans, their odds, why one is chosen; then its begin.
 
 import { button, el, make, section, announce } from "./elements.js";
-import { money, percent, time, whole } from "./format.js";
+import { count, money, percent, time, whole } from "./format.js";
 import { ask, field, toast } from "./dialogs.js";
 import { RunView } from "./run_view.js";
 import { runAddress } from "./runs_view.js";
@@ -54,7 +54,7 @@ export const planView = (source, host) => {
 
   const start = (asked, doc) => ask({
     title: `Run ${doc.summary.campaign}`, confirm: "Run the campaign",
-    body: [el("p", `${whole(doc.summary.tasks)} tasks run in a process of their own, which goes on without this page.`),
+    body: [el("p", `${count(doc.summary.tasks, "task")} in a process of ${doc.summary.tasks === 1 ? "its" : "their"} own, which goes on without this page.`),
       make("dl", { class: "facts" }, [["Expected to take", time(doc.summary.makespan_s)], ["Expected to cost", money(doc.summary.cost, doc.currency)], ["Deadline", asked.deadline || (doc.summary.deadline_s === null ? "none" : time(doc.summary.deadline_s))], ["Budget", asked.budget || (doc.summary.budget === null ? "none" : money(doc.summary.budget, doc.currency))]].map(([name, value]) => make("div", {}, el("dt", name), el("dd", value))))],
     act: async () => {
       const said = await source.start(asked);
@@ -65,10 +65,10 @@ export const planView = (source, host) => {
   });
 
   // A goal that can be reached in place of one that cannot.
-  const offers = (asked, proposal, currency) => (proposal.counter_offers || []).map((offer) => make("li", {},
-    offer.kind === "share" ? `Within the goal ${whole(offer.tasks)} of the tasks (${percent(offer.share)}) can be run, in ${time(offer.makespan_s)} for ${money(offer.cost, currency)}.`
+  const offers = (asked, doc, currency) => (doc.data.proposal.counter_offers || []).map((offer) => make("li", {},
+    offer.kind === "share" ? `Within the goal ${whole(offer.tasks)} of the tasks (${percent(offer.share)}) can be run, in ${time(offer.makespan_s)} for ${money(offer.cost, currency)}. `
       : `All ${whole(offer.tasks)} tasks take ${time(offer.makespan_s)} and cost ${money(offer.cost, currency)}, with a margin of ${time(offer.margin_s)}. `,
-    offer.kind !== "share" && button("Plan with this", () => {
+    offer.kind === "share" ? button("Run this part …", () => start({ ...asked, accept: "share" }, { currency, summary: { ...doc.summary, tasks: offer.tasks, makespan_s: offer.makespan_s, cost: offer.cost } })) : button("Plan with this", () => {
       if (offer.kind === "time") inputs.deadline.value = `${Math.ceil(offer.makespan_s)} s`;
       if (offer.kind === "budget") inputs.budget.value = `${offer.cost} ${currency}`;
       plan();
@@ -85,7 +85,7 @@ export const planView = (source, host) => {
     try {
       const doc = await source.plan(asked);
       if (closed || mine !== turn) return;
-      const { proposal } = doc.data, found = offers(asked, proposal, doc.currency);
+      const { proposal } = doc.data, found = offers(asked, doc, doc.currency);
       place.append(make("div", { class: "head" }, make("h2", { class: "large" }, doc.summary.campaign), make("div", { class: "actions" }, source.can.has("start") && proposal.chosen !== null && button("Run this …", () => start(asked, doc), "primary"))));
       if (found.length) place.append(section("The goal is out of reach", { cls: "offers" }, make("ul", {}, found)));
       view = new RunView(place, doc);
