@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.service.service_process import served
+from tests.sites.dask_clusters import DaskCluster
+from tests.sites.remote.real_service import SELLS
+from tests.sites.ssh_servers import ssh_hosts
 
 from bursar.dispatch.journal import writer_of
 from bursar.runs.folder import RunFolder
+from bursar.service.identity.authority import AuthorityFolder
 
 WAIT = "while ! test -e {0}; do sleep 0.02; done"
 LONG = 200_000  # bytes of one stream, more than stay in memory or fit into one answer
@@ -38,8 +43,8 @@ class FollowedRun:
         folder.write("c.toml", CAMPAIGN.format(command=command, retry=retry))
         self.kept = RunFolder(folder.path / "runs" / "one")
 
-    def begin(self) -> Any:
-        words = ("run", "c.toml", "--name", "one", "--oversubscribe", "--fresh")
+    def begin(self, *options: str) -> Any:
+        words = ("run", "c.toml", "--name", "one", "--oversubscribe", "--fresh", *options)
         return self.folder.start(*words)
 
     def go(self, name: str) -> None:
@@ -128,6 +133,90 @@ def test_what_is_followed_is_what_is_kept(folder: Any) -> None:
     assert "attempt 1 runs at local" in notes
     assert notes.endswith("task talk: attempt 1 succeeded\n")
     running.communicate()
+
+
+@contextmanager
+def elsewhere(kind: str, folder: Path) -> Iterator[str]:
+    """A place that carries jobs out with workers of its own, as a sites file says of it."""
+    folder.mkdir()
+    if kind == "service":
+        with served(folder / "state", SELLS) as service:
+            yield (
+                f'kind = "remote"\nurl = "http://127.0.0.1:{service.port}"\nprocessors = 2\n'
+                f'token_file = "{service.folder / "admin.token"}"\ncurrency = "SU"\n'
+            )
+    elif kind == "sealed":
+        authority = AuthorityFolder.create(folder / "certs", "test")
+        server = authority.issue("server", "deef", hosts=["127.0.0.1"])
+        worker, user = authority.issue("worker", "pool"), authority.issue("user", "ann")
+        text = (
+            f"security = 'mutual'\ncertificate = '{server.identity}'\nkey = '{server.identity}'\n"
+            f"authorities = '{authority.trusted}'\n"
+            f"seal_certificate = '{worker.certificate}'\nseal_key = '{worker.identity}'\n"
+            "[users.ann]\nscopes = ['submit', 'read']\n"
+            "[site]\nprocessors = 1\nunit_price = '1 SU/core-hour'\n"
+        )
+        with served(folder / "state", text) as service:
+            yield (
+                f'kind = "remote"\nurl = "https://127.0.0.1:{service.port}"\nprocessors = 1\n'
+                f'ca = "{authority.trusted}"\ncertificate = "{user.identity}"\nseal = "message"\n'
+            )
+    elif kind == "dask":
+        pytest.importorskip("distributed", reason="needs Dask (the extra dask)")
+        with DaskCluster(folder / "dask") as cluster:
+            cluster.ask(os.getpid)  # waits for its workers
+            yield f'kind = "dask"\nscheduler = "{cluster.address}"\nprocessors = 2\n'
+    else:
+        (folder / "ssh").mkdir()
+        with ssh_hosts(folder / "ssh", 1) as hosts:
+            table = hosts.table("shared_folder = false").replace('reach = "127.0.0.1"\n', "")
+            yield table.partition("]\n")[2]
+
+
+@pytest.mark.parametrize("kind", ["service", "dask", "ssh"])
+def test_what_is_printed_elsewhere_is_followed(folder: Any, kind: str) -> None:
+    """Where no worker of the run's own prints it: the service, cluster or host is asked."""
+    run = make(
+        folder,
+        r"printf 'first\n'; printf '\377\000e' >&2",
+        "@more",
+        f"head -c {LONG} /dev/urandom; echo late >&2",
+        "@end",
+        "echo last",
+    )
+    with elsewhere(kind, folder.path / "elsewhere") as site:
+        folder.write("s.toml", f"[site.there]\n{site}")
+        running = run.begin("--sites", "s.toml")
+        folder.until(run.kept.journal_file.exists, running)
+        with run.followed() as following:
+            folder.until(lambda: b"first\n" in following.out, running)
+            folder.until(lambda: b"\377\000e" in following.err, running)
+            assert following.out == b"first\n"
+            run.go("more")
+            folder.until(lambda: len(following.out) == 6 + LONG, running)
+            run.go("end")
+            assert following.ended() == 0
+            assert b"attempt 1 runs at there" in following.err
+            assert b"lost" not in following.err
+            assert following.out == run.logs()[0]
+        running.communicate()
+        assert running.returncode == 0
+
+
+def test_sealed_output_is_said_to_come_at_the_end(folder: Any) -> None:
+    """Only the owner can read it: the line says why nothing comes, and then it comes whole."""
+    run = make(folder, "echo secret", "@end", "echo last")
+    with elsewhere("sealed", folder.path / "elsewhere") as site:
+        folder.write("s.toml", f"[site.there]\n{site}")
+        running = run.begin("--sites", "s.toml")
+        folder.until(run.kept.journal_file.exists, running)
+        with run.followed() as following:
+            folder.until(lambda: b"runs at there: its output is sealed" in following.err, running)
+            assert following.out == b""
+            run.go("end")
+            assert following.ended() == 0
+            assert following.out == b"secret\nlast\n"
+        running.communicate()
 
 
 def test_one_stream_from_near_its_end(folder: Any) -> None:

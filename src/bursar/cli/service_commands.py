@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 INTERRUPTED = 130
 
+_SEALED = "its output is sealed, and comes with its result"
+_NO_ANSWER = "its worker does not answer; its output comes at the latest with its result"
 _LOGS_WAIT = 20.0  # seconds for which a service may hold a question for more output back
 
 
@@ -457,7 +459,9 @@ async def _show_logs(site: str | None, handle: str, task: int, *, follow: bool) 
                 more = said.stdout.size > offsets[0] or said.stderr.size > offsets[1]
             else:
                 more = False
-                hidden = "its output comes with its result" if said.serial else said.state
+                hidden = str(said.state)
+                if said.serial:
+                    hidden = _SEALED if said.sealed else _NO_ANSWER
                 if hidden != told:
                     told = hidden
                     print_note(f"task {task}: {hidden}")

@@ -126,6 +126,8 @@ class OutputPiece(msgspec.Struct, frozen=True, tag=4, array_like=True):
         First byte of the content, and bytes that the attempt has printed to the stream so far.
     content
         As the outcome will hold it: values of secrets are replaced.
+    is_sealed
+        Whether nothing is shown since only the owner of the task may read what it prints.
     """
 
     query: int
@@ -133,6 +135,7 @@ class OutputPiece(msgspec.Struct, frozen=True, tag=4, array_like=True):
     offset: int = 0
     size: int = 0
     content: bytes = b""
+    is_sealed: bool = False
 
 
 class WireJob(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -37,8 +37,12 @@ class RunningOutput(ResponseStruct, frozen=True, omit_defaults=True):
     serial
         Number of the attempt among all of the service: with another one, streams begin anew. 0: no
         attempt runs.
+    start
+        Start of the attempt, as its result will state it, seconds since the epoch; 0: not shown.
     shown
         Whether the worker shows what the attempt prints; else that comes with the result.
+    sealed
+        Whether that is since only the owner of the task can read what it prints.
     result
         Cursor of the task's result; None: there is none.
     """
@@ -50,6 +54,8 @@ class RunningOutput(ResponseStruct, frozen=True, omit_defaults=True):
     stdout: StreamPart = StreamPart()
     stderr: StreamPart = StreamPart()
     result: Count | None = None
+    start: float = 0.0
+    sealed: bool = False
 
 
 def stream_part(offset: int, size: int, content: bytes) -> StreamPart:

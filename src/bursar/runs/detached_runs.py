@@ -85,12 +85,13 @@ class OutputAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     attempt, site
         Number of the attempt and its site; 0 and empty: no such attempt runs now.
     start
-        Start of the attempt, as its outcome will state it; 0: its worker does not answer, or shows
-        output only when the attempt has ended.
+        Start of the attempt, as its outcome will state it; 0: its worker does not answer.
     offset, size
         First byte of the content, and bytes that were printed so far.
     content
         At most :data:`MOST_IN_ANSWER` bytes.
+    is_sealed
+        Whether the output is sealed, and so comes only when the attempt has ended.
     """
 
     attempt: int = 0
@@ -99,6 +100,7 @@ class OutputAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     offset: int = 0
     size: int = 0
     content: bytes = b""
+    is_sealed: bool = False
 
 
 OutputReading = Callable[[OutputRequest], Awaitable[OutputAnswer]]
@@ -269,6 +271,7 @@ async def answered(dispatcher: "Dispatcher", request: OutputRequest) -> OutputAn
         offset=piece.offset,
         size=piece.size,
         content=piece.content,
+        is_sealed=piece.is_sealed,
     )
 
 

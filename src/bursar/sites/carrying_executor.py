@@ -13,6 +13,8 @@ from bursar.dispatch.wire import (
     CancelTasks,
     FrameDecoder,
     JobRecall,
+    OutputPiece,
+    OutputQuery,
     ReturnedJobs,
     Welcome,
     WireJob,
@@ -83,6 +85,10 @@ class SentContents:
         return keys
 
 
+_MOST_QUESTIONS = 64
+"""Questions about output whose answers are waited for."""
+
+
 class CarryingExecutor:
     """
     Runs jobs at a host by a connection; a :class:`bursar.sites.proxy_worker.JobExecutor`.
@@ -126,6 +132,8 @@ class CarryingExecutor:
         self._there: dict[tuple[int, int], WireJob] = {}
         self._contents = SentContents()
         self._arrived: ContentFolder | None = None
+        self._questions: dict[int, Callable[[OutputPiece | None], None]] = {}
+        self._asked = 0
         self._work = asyncio.Event()
         self._tasks = TaskSupervisor(self._on_failure)
 
@@ -169,6 +177,18 @@ class CarryingExecutor:
             self._tell(CancelTasks(there, grace, reason))
         if ended:
             self._report(ended)
+
+    def show_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
+        """Ask the host what a job has printed so far; see :class:`OutputQuery`."""
+        if (query.task, query.attempt) not in self._there:
+            answer(OutputPiece(query.query))  # it has not begun
+            return
+        self._asked += 1
+        self._questions[self._asked] = answer
+        # Whoever asked has given up on the oldest ones.
+        for old in list(self._questions)[:-_MOST_QUESTIONS]:
+            self._questions.pop(old)(None)
+        self._tell(msgspec.structs.replace(query, query=self._asked))
 
     async def stop(self) -> None:
         """Stop sending and listening; what has arrived in part is removed."""
@@ -250,6 +270,10 @@ class CarryingExecutor:
             case ReturnedJobs(jobs):
                 back = [self._there.pop((which[0], which[1]), None) for which in jobs]
                 self._hand_back([job for job in back if job is not None])
+            case OutputPiece():
+                answer = self._questions.pop(message.query, None)
+                if answer is not None:
+                    answer(message)
 
     async def _end(self, outcome: Outcome, ended: CarriedOutcome, arrived: ContentFolder) -> None:
         which = outcome.task, outcome.attempt

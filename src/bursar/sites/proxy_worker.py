@@ -40,6 +40,13 @@ class JobExecutor(Protocol):
     def give_back(self, count: int) -> Sequence[WireJob]:
         """Give up to ``count`` jobs back that have not started, the last first."""
 
+    def show_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
+        """
+        Ask what a job has printed so far, and call ``answer`` with that, at once or later.
+
+        With None where that is not known before the job has ended.
+        """
+
 
 _decoder = msgspec.msgpack.Decoder(WireJob)
 
@@ -153,8 +160,11 @@ class ProxyWorker:
         """Do nothing: nothing is reported twice."""
 
     def ask_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
-        """Answer with None: an executor brings what a job printed when the job has ended."""
-        answer(None)
+        """Pass a question about a job's output on to the executor; see :class:`WorkerLink`."""
+        if self._engine is None:
+            answer(None)
+        else:
+            self._deliver(partial(self._executor.show_output, query, answer))
 
     def leave(self) -> None:
         """Order the worker to end."""

@@ -31,6 +31,8 @@ from bursar.dispatch.wire import (
     JobAssignment,
     JobRecall,
     OutcomeReport,
+    OutputPiece,
+    OutputQuery,
     ProtocolError,
     ReturnedJobs,
     Welcome,
@@ -122,8 +124,8 @@ class CarriedOutcome(msgspec.Struct, frozen=True, tag=33, array_like=True):
     logs: list[CarriedFile] = []
 
 
-ToHost = Welcome | FilePiece | CarriedJob | ForgottenFiles | CancelTasks | JobRecall
-FromHost = FilePiece | CarriedOutcome | ReturnedJobs
+ToHost = Welcome | FilePiece | CarriedJob | ForgottenFiles | CancelTasks | JobRecall | OutputQuery
+FromHost = FilePiece | CarriedOutcome | ReturnedJobs | OutputPiece
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -273,7 +275,7 @@ class FileCarrier:
                     self._begin(job, files)
                 case ForgottenFiles(keys):
                     self._contents.forget(keys)
-                case CancelTasks() | JobRecall():
+                case CancelTasks() | JobRecall() | OutputQuery():
                     self._at_work.send(message)
         return bool(data)
 
@@ -307,6 +309,8 @@ class FileCarrier:
             for task, attempt in message.jobs:
                 _, home, _ = self._jobs.pop((task, attempt))
                 remove_tree(home)
+            self._tell(message)
+        elif isinstance(message, OutputPiece):
             self._tell(message)
 
     def _end(self, outcome: Outcome) -> None:

@@ -81,7 +81,6 @@ class Attempt:
         "_group",
         "_ignore",
         "_scratch",
-        "_seal",
         "_stays",
         "_step",
         "_streams",
@@ -92,6 +91,7 @@ class Attempt:
         "job",
         "pid",
         "place",
+        "seal",
         "start",
         "stopped",
     )
@@ -115,7 +115,7 @@ class Attempt:
         self._stays = bool(job.directory)  # where it runs is not its own, and not removed
         # An empty folder that another task has used: one for each would cost short tasks dear.
         self._scratch = not (job.inputs or job.outputs or job.data or self._stays)
-        self._seal: Callable[[bytes], bytes] | None = None
+        self.seal: Callable[[bytes], bytes] | None = None
         self._folder = ""
         self._group: MemoryGroup | None = None
         self._around: ProgramSurroundings | None = None
@@ -130,7 +130,7 @@ class Attempt:
         try:
             if self.job.sealed:
                 # Opened here and not on arrival: steps are in clear only while the job is at work.
-                self.job, self._seal = self.place.sealed.open(self.job)
+                self.job, self.seal = self.place.sealed.open(self.job)
             self._prepare()
         except _ATTEMPT_ERRORS as error:
             return self._end(Status.FAILED, _line(error))
@@ -231,7 +231,7 @@ class Attempt:
     @property
     def is_plain(self) -> bool:
         """Whether other calls may follow at once in the same process and folder."""
-        return self._seal is None and is_plain(self.job)
+        return self.seal is None and is_plain(self.job)
 
     def answered(self, answer: CallAnswer) -> Outcome | None:
         """Take the result or exception of a Python call, and go on with the next step."""
@@ -241,7 +241,7 @@ class Attempt:
         self.place.callees.give(callee, is_spent=self.job.memory > 0)
         if self.stopped is not None:
             return self._end(*self.stopped)
-        room = self.place.welcome.largest_value if self._seal is None else MOST_RETURNED
+        room = self.place.welcome.largest_value if self.seal is None else MOST_RETURNED
         status, reason, self._value = answer.result(room)
         if status is not Status.SUCCEEDED:
             return self._end(status, reason)
@@ -305,7 +305,7 @@ class Attempt:
 
     def shown(self, stream: int) -> OutputCapture | None:
         """Return the capture of a stream that may be shown now; None: a file's, or sealed."""
-        return self._captures[stream] if self._seal is None else None
+        return self._captures[stream] if self.seal is None else None
 
     @property
     def callee(self) -> Any:
@@ -518,7 +518,7 @@ class Attempt:
                 content[which], sizes[which] = self._take(capture, stream)
             except OSError as error:
                 reason = reason or f"{stream} is lost: {error.strerror}"
-            if self._seal is not None and sizes[which] > MOST_PRINTED:
+            if self.seal is not None and sizes[which] > MOST_PRINTED:
                 had = f"{stream} of {sizes[which]} bytes is cut off after {MOST_PRINTED}"
                 reason = f"{reason}; {had}" if reason else had
         if self._group is not None:
@@ -546,10 +546,10 @@ class Attempt:
             reason=reason[:LONGEST_REASON],
             value=self._value,
         )
-        if self._seal is not None:
+        if self.seal is not None:
             from bursar.worker.sealed_tasks import seal_outcome  # cryptography takes time to load
 
-            outcome = seal_outcome(outcome, self._seal)
+            outcome = seal_outcome(outcome, self.seal)
         return self._counted(outcome)
 
     def _counted(self, outcome: Outcome, job: WireJob | None = None) -> Outcome:
@@ -559,7 +559,7 @@ class Attempt:
 
     def _take(self, capture: OutputCapture, stream: str) -> tuple[bytes, int]:
         captures = self.place.captures
-        if self._seal is None:
+        if self.seal is None:
             if (short := capture.take_short()) is not None:
                 captures.give(capture, reuse=self._clean)
                 return short, len(short)

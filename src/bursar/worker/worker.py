@@ -539,7 +539,7 @@ class Worker:
             return OutputPiece(query.query)
         capture = attempt.shown(query.stream)
         if capture is None:
-            return OutputPiece(query.query, attempt.start)
+            return OutputPiece(query.query, attempt.start, is_sealed=attempt.seal is not None)
         # Of a young attempt the pipe is not touched: a callee may still read that itself.
         if capture.reader in self._streams:
             capture.drain()

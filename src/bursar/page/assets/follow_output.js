@@ -8,7 +8,7 @@ const AGAIN = 2000; // milliseconds between two searches for a task that runs
 
 // Returns {node, close}; over() is called when the task has ended.
 export const followOutput = (source, run, number, over) => {
-  const text = make("pre", { class: "output", tabindex: "0", "aria-label": "Output as it comes" });
+  const text = make("pre", { class: "output", tabindex: "0", "aria-label": "Output as it comes", hidden: true }); // shown once there is something
   const state = el("p", "Following …", "note");
   state.setAttribute("aria-live", "polite");
   let length = 0;
@@ -19,6 +19,7 @@ export const followOutput = (source, run, number, over) => {
       const stays = text.scrollHeight - text.scrollTop - text.clientHeight < 30; // who has scrolled up reads
       text.append(data.stream === "stderr" ? el("span", data.text, "bad") : data.text);
       length += data.text.length;
+      text.hidden = false;
       while (length > MOST && text.firstChild !== text.lastChild) { length -= text.firstChild.textContent.length; text.firstChild.remove(); }
       if (stays) text.scrollTop = text.scrollHeight;
     }

@@ -57,7 +57,7 @@ export const serviceSource = (token, { signedOut, connection }) => {
         const said = await json(`${instance(id)}/tasks/${task}/output?${new URLSearchParams({ serial, ...have, wait: 20 })}`);
         if (over) return;
         if (said.result !== undefined && said.result !== null) { told("end", { status: said.state }); return; }
-        told("note", { text: said.serial && !said.shown ? "Its output comes with its result." : said.state });
+        told("note", { text: said.sealed ? "Its output is sealed, and comes with its result." : said.serial && !said.shown ? "Its worker does not answer; its output comes at the latest with its result." : said.state });
         if (said.serial && said.serial !== serial) { serial = said.serial; have = { stdout: 0, stderr: 0 }; decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() }; }
         for (const stream of said.shown ? ["stdout", "stderr"] : []) {
           const { offset = 0, text = "", base64 = "" } = said[stream] || {};

@@ -157,6 +157,9 @@ _SAME_START = 0.5
 
 _PIECE = 1 << 18  # bytes read of a kept stream at a time
 
+_SEALED = "its output is sealed, and can be read only when it has ended"
+_NO_ANSWER = "its worker does not answer; its output comes at the latest when it has ended"
+
 
 @dataclass(frozen=True, slots=True)
 class FollowedOutput:
@@ -286,9 +289,9 @@ class TaskFollower:
         """Return what a running attempt has printed more."""
         self._absent_since = None
         followed = self._followed
-        if not answer.start:
-            text = "shows what tasks print when they have ended, or does not answer"
-            return self._note(answer.attempt, f"{answer.site} {text}")
+        if answer.is_sealed or not answer.start:
+            why = _SEALED if answer.is_sealed else _NO_ANSWER
+            return self._note(answer.attempt, f"runs at {answer.site}: {why}")
         found: list[FollowedOutput] = []
         if followed is None or abs(followed.start - answer.start) >= _SAME_START:
             first = self._first

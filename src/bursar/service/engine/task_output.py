@@ -95,8 +95,18 @@ class TaskOutputs:
             # Where it waits at the worker the client learns of the attempt when it has begun.
             hidden = None in pieces
             return RunningOutput(task, state, serial=claim.attempt if hidden else 0)
+        if any(piece.is_sealed for piece in shown):
+            return RunningOutput(task, state, serial=claim.attempt, sealed=True)
         out, err = (_part(piece) for piece in shown)
-        return RunningOutput(task, state, serial=claim.attempt, shown=True, stdout=out, stderr=err)
+        return RunningOutput(
+            task,
+            state,
+            serial=claim.attempt,
+            shown=True,
+            stdout=out,
+            stderr=err,
+            start=shown[0].start,
+        )
 
 
 async def _ask(claim: WorkerClaim[Instance], stream: int, offset: int) -> OutputPiece | None:

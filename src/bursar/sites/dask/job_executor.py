@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bursar.dispatch.wire import BATCH_SIZE, Welcome, WireJob
+import msgspec
+
+from bursar.dispatch.wire import BATCH_SIZE, OutputPiece, OutputQuery, Welcome, WireJob
 from bursar.model.task import Outcome, Status
 from bursar.sites.dask.file_payloads import MOST, FilePayload, deliver, pack
 from bursar.sites.dask.sidecar import (
@@ -17,7 +19,7 @@ from bursar.sites.dask.sidecar import (
     decode_answer,
     encode_message,
 )
-from bursar.sites.dask.sidecar_registry import cancel_jobs, run_jobs
+from bursar.sites.dask.sidecar_registry import cancel_jobs, run_jobs, show_output
 from bursar.sites.job_inputs import unstarted_outcome
 from bursar.sites.sidecar_process import SharedRunPaths
 from bursar.supervisor import TaskSupervisor
@@ -34,6 +36,11 @@ _REACH = 5.0
 
 _LARGE = 1 << 20
 """Bytes from which an order travels as data and not in the scheduler's task graph."""
+
+_MOST_LOOKS = 64
+"""Questions about output that a Dask worker is asked at a time; further ones have no answer."""
+
+_decode_piece = msgspec.msgpack.Decoder(OutputPiece | None).decode
 
 _FIXED = 128  # bytes, about, of a job
 
@@ -105,6 +112,7 @@ class DaskJobExecutor:
         self._sent: dict[tuple[int, int], WireJob] = {}
         self._unwanted: dict[tuple[int, int], str] = {}
         self._used = 0
+        self._looking = 0
         self._send_scheduled = False
         self._is_over = False
         self._tasks = TaskSupervisor(self._on_failure)
@@ -138,6 +146,15 @@ class DaskJobExecutor:
         if sent and not self._is_over:
             self._unwanted |= dict.fromkeys(sent, reason)
             self._tasks.start(self._stop_over_there(sent, grace, reason))
+
+    def show_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
+        """Ask the Dask worker what a job has printed so far; see :class:`OutputQuery`."""
+        if (query.task, query.attempt) not in self._sent:
+            answer(OutputPiece(query.query))  # it has not begun
+        elif self._is_over or self._looking >= _MOST_LOOKS:
+            answer(None)
+        else:
+            self._tasks.start(self._look(query, answer))
 
     async def stop(self) -> None:
         """Send nothing more, and stop running jobs if the Dask worker can be reached."""
@@ -299,6 +316,21 @@ class DaskJobExecutor:
             # Another Dask worker may run them sooner. All that waits here came after them and is
             # handed back too, so that the order of the jobs is kept.
             self._hand_back([*self.give_back(len(self._waiting)), *stuck])
+
+    async def _look(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
+        """Ask for the output of a job beside Dask's tasks; whatever goes wrong, the job goes on."""
+        address, piece = self._worker.address, None
+        self._looking += 1
+        try:
+            said = await self._client.run(
+                show_output, self._run, encode_message(query), workers=[address]
+            )
+            piece = _decode_piece(said[address])
+        except Exception:  # Dask's, or of whatever is between
+            piece = None
+        finally:
+            self._looking -= 1
+            answer(piece)
 
     # Ends.
 

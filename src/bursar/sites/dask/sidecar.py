@@ -9,7 +9,9 @@ captured streams) is done by it, and so comes out the same.
 
 import contextlib
 import os
+import queue
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from bursar.dispatch.wire import (
     JobAssignment,
     JobRecall,
     OutcomeReport,
+    OutputPiece,
+    OutputQuery,
     ReturnedJobs,
     WireJob,
 )
@@ -122,6 +126,9 @@ decode_answer = msgspec.msgpack.Decoder(DaskReply).decode
 SLICE = 0.25
 """Seconds after which ended jobs are reported although more are to come."""
 
+SHOWING = 3.0
+"""Seconds for the process to say what a job has printed."""
+
 _FULL = 32 * 1024 * 1024
 """Bytes of files and streams at which ended jobs are reported at once."""
 
@@ -140,7 +147,7 @@ class DaskSidecar:
     """
     A worker process of a run, and the connection to this process.
 
-    One thread begins jobs and waits for them; any may cancel and close.
+    One thread begins jobs and waits for them; any may ask for output, cancel and close.
 
     Parameters
     ----------
@@ -165,6 +172,9 @@ class DaskSidecar:
         self.processors = processors
         self._left: dict[tuple[int, int], WireJob] = {}
         self._staged: dict[tuple[int, int], _StagedJob] = {}
+        self._questions: dict[int, queue.SimpleQueue[OutputPiece]] = {}
+        self._asked = 0
+        self._asking = threading.Lock()
         self._process = SidecarProcess(
             "dask", mark, spill, processors, place, tempfile.mkdtemp(prefix="bursar-", dir=parent)
         )
@@ -253,7 +263,11 @@ class DaskSidecar:
                 # Once asked, it says at once what of them has ended, or gives back the rest.
                 patience = until - time.monotonic() if has_report and not asked else None
                 for message in self._process.received(patience):
-                    if isinstance(message, ReturnedJobs):
+                    if isinstance(message, OutputPiece):
+                        waiting = self._questions.pop(message.query, None)
+                        if waiting is not None:  # else whoever asked has given up
+                            waiting.put(message)
+                    elif isinstance(message, ReturnedJobs):
                         for which in message.jobs:
                             self._forget(which)
                             returned.append((which[0], which[1]))
@@ -268,6 +282,25 @@ class DaskSidecar:
                 self._forget((job.task, job.attempt))
                 done.append(DaskJobResult(unstarted_outcome(job, Status.LOST, _DIED)))
         return done, returned
+
+    def has(self, task: int, attempt: int) -> bool:
+        """Whether the process has a job that has not ended."""
+        return (task, attempt) in self._left
+
+    def show_output(self, query: OutputQuery) -> OutputPiece | None:
+        """Return what a job has printed; None: the process does not say, or nobody waits for it."""
+        waiting: queue.SimpleQueue[OutputPiece] = queue.SimpleQueue()
+        with self._asking:
+            self._asked += 1
+            number = self._asked
+            self._questions[number] = waiting
+        try:
+            self._process.send(msgspec.structs.replace(query, query=number))
+            return waiting.get(timeout=SHOWING)
+        except (OSError, queue.Empty):
+            return None
+        finally:
+            self._questions.pop(number, None)
 
     def cancel(self, tasks: list[int], grace: float, reason: str) -> None:
         """Stop tasks; tasks that are not here are ignored."""

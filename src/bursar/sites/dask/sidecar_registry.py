@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bursar.dispatch.wire import WireJob
+import msgspec
+
+from bursar.dispatch.wire import OutputPiece, OutputQuery, WireJob
 from bursar.model.task import Status
 from bursar.sites.dask.sidecar import (
     DaskJobOrder,
@@ -140,6 +142,16 @@ class SidecarRegistry:
             sidecar.cancel([task for task, _ in jobs], grace, reason)
         return not_here
 
+    def show_output(self, run: str, query: OutputQuery) -> OutputPiece | None:
+        """Return what a job of a run has printed; None: its process does not say."""
+        with self._lock:
+            kept = self._runs.get(run)
+            busy = [] if kept is None else list(kept.busy.values())
+        for sidecar in busy:
+            if sidecar.has(query.task, query.attempt):
+                return sidecar.show_output(query)
+        return OutputPiece(query.query)  # it has not begun, or has ended
+
     def record_contact(self, run: str) -> None:
         """Record a heartbeat of a run."""
         with self._lock:
@@ -260,6 +272,15 @@ async def cancel_jobs(
     if _registry is None:
         return jobs
     return await asyncio.to_thread(_registry.cancel, run, patience, jobs, grace, reason)
+
+
+async def show_output(run: str, query: bytes) -> bytes:
+    """Answer an encoded question about the output of a job; see :class:`OutputQuery`."""
+    asked = msgspec.msgpack.decode(query, type=OutputQuery)
+    found = (
+        None if _registry is None else await asyncio.to_thread(_registry.show_output, run, asked)
+    )
+    return encode_message(found)
 
 
 def record_heartbeat(run: str) -> None:

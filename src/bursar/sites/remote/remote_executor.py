@@ -9,7 +9,7 @@ from time import time
 
 from msgspec.structs import replace
 
-from bursar.dispatch.wire import Welcome, WireJob
+from bursar.dispatch.wire import OutputPiece, OutputQuery, Welcome, WireJob
 from bursar.model.errors import InputError, SiteError
 from bursar.model.site import Trust
 from bursar.model.task import Copy, Outcome, Status
@@ -24,6 +24,13 @@ from bursar.worker.staging import RootNamespace, StagingError
 
 _FAULTS = frozenset({400, 403, 409, 413, 415, 422})
 """HTTP statuses that blame the request, not the service."""
+
+
+_MOST_LOOKS = 64
+"""Questions about output that a service is asked at a time; further ones have no answer."""
+
+_NOTHING = 2**53
+"""Offset from which a stream has nothing."""
 
 
 class _Stage(Enum):
@@ -46,6 +53,7 @@ class _SubmittedJob:
     grace: float = 0.0  # seconds that it then has
     is_recalled: bool = False  # the engine wants it back if it has not begun
     is_spoilt: bool = False  # a parent has not succeeded
+    serial: int = 0  # number that the service gave the attempt whose output was last shown
     parents: "list[_SubmittedJob]" = field(default_factory=list)  # those that are not reported
     children: "list[_SubmittedJob]" = field(default_factory=list)
     outcome: Outcome | None = None  # None at its end: it is handed back
@@ -96,6 +104,7 @@ class RemoteJobExecutor:
         self._next = 0  # number that the service will give to the next task
         self._keeps_order = True  # the service, for all that is known
         self._bringing = 0  # results whose files are still being fetched
+        self._looking = 0
         self._work = asyncio.Event()
         self._tasks = TaskSupervisor(self._on_failure)
 
@@ -180,6 +189,16 @@ class RemoteJobExecutor:
         if numbers:
             self._tasks.start(self._session.cancel(numbers, unstarted=True))
         return [submitted.job for submitted in back]
+
+    def show_output(self, query: OutputQuery, answer: Callable[[OutputPiece | None], None]) -> None:
+        """Ask the service what a job has printed so far; see :class:`OutputQuery`."""
+        submitted = self._jobs.get(query.task)
+        if submitted is None or submitted.stage is not _Stage.THERE or submitted.number is None:
+            answer(OutputPiece(query.query))  # it has not begun
+        elif self._looking >= _MOST_LOOKS:
+            answer(None)
+        else:
+            self._tasks.start(self._look(submitted, submitted.number, query, answer))
 
     async def stop(self) -> None:
         """Stop sending jobs and listening for results."""
@@ -332,6 +351,38 @@ class RemoteJobExecutor:
         finally:
             self._bringing -= 1
         self._end([submitted], outcome)
+
+    async def _look(
+        self,
+        submitted: _SubmittedJob,
+        number: int,
+        query: OutputQuery,
+        answer: Callable[[OutputPiece | None], None],
+    ) -> None:
+        """Ask what a job has printed; whatever goes wrong, the job goes on."""
+        offsets = [_NOTHING, _NOTHING]
+        offsets[query.stream] = query.offset
+        self._looking += 1
+        try:
+            said = await self._session.client.running_output(
+                self._session.handle, number, submitted.serial, (offsets[0], offsets[1])
+            )
+            part = (said.stdout, said.stderr)[query.stream]
+            content = part.content[: query.most]
+        except (RemoteProblem, SiteError, OSError, ValueError):  # ValueError: no base64
+            answer(None)
+            return
+        finally:
+            self._looking -= 1
+        if said.sealed:
+            answer(OutputPiece(query.query, submitted.since, is_sealed=True))
+        elif said.serial and not (said.shown and said.start):
+            answer(None)  # its worker does not say, or is of a version without such moments
+        elif not said.serial or said.result is not None:
+            answer(OutputPiece(query.query))
+        else:
+            submitted.serial = said.serial
+            answer(OutputPiece(query.query, said.start, part.offset, part.size, content))
 
     # The end of a job.
 
