@@ -16,6 +16,7 @@ from bursar.model.task import Copy, Outcome, Status
 from bursar.remote.async_client import FORGET_AFTER, AsyncSession
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import Result, TaskSpec
+from bursar.remote.output_messages import RunningOutput
 from bursar.sites.job_inputs import unstarted_outcome
 from bursar.sites.remote.remote_files import InstanceFileIndex, RemoteInstanceFiles
 from bursar.sites.remote.translation import copied, label_of, long_streams, outcome_of, spec_of
@@ -364,9 +365,11 @@ class RemoteJobExecutor:
         offsets[query.stream] = query.offset
         self._looking += 1
         try:
-            said = await self._session.client.running_output(
-                self._session.handle, number, submitted.serial, (offsets[0], offsets[1])
-            )
+            said = await self._running_output(number, submitted.serial, offsets)
+            if said.serial and not submitted.serial and query.offset > 0:
+                # Asked by a follower that a process before this one has begun to serve: of an
+                # attempt whose number is not stated, the service shows all.
+                said = await self._running_output(number, said.serial, offsets)
             part = (said.stdout, said.stderr)[query.stream]
             content = part.content[: query.most]
         except (RemoteProblem, SiteError, OSError, ValueError):  # ValueError: no base64
@@ -383,6 +386,12 @@ class RemoteJobExecutor:
         else:
             submitted.serial = said.serial
             answer(OutputPiece(query.query, said.start, part.offset, part.size, content))
+
+    async def _running_output(
+        self, number: int, serial: int, offsets: Sequence[int]
+    ) -> RunningOutput:
+        handle, client = self._session.handle, self._session.client
+        return await client.running_output(handle, number, serial, (offsets[0], offsets[1]))
 
     # The end of a job.
 
