@@ -53,22 +53,29 @@ def test_tasks_run_as_under_hyperqueue(tmp_path: Path) -> None:
     The files that are left, by HyperQueue's manual: relative to the folder, by default in job-N.
     """
     text = DOCUMENTED.replace('"cpus" = "4 compact!", "gpus" = 2', '"cpus" = 1') + (
-        '\n[[task]]\nid = 7\ncommand = ["sh", "-c", "pwd; cat ../testout-0; exit 3"]\n'
-        'cwd = "sub"\ndeps = [0]\nstdout = "%{SUBMIT_DIR}/seven"\nstderr = "none"\n'
+        '\n[[task]]\nid = 7\ncommand = ["sh", "-c", "pwd; cat ../testout-8; exit 3"]\n'
+        'cwd = "sub"\ndeps = [8]\nstdout = "%{SUBMIT_DIR}/seven"\nstderr = "none"\n'
         '[array]\nids = "10-12"\nentries = ["a b", "$x", "c"]\n'
         'command = ["sh", "-c", "echo $HQ_TASK_ID $HQ_INSTANCE_ID $HQ_ENTRY"]\n'
     )
-    (tmp_path / "sub").mkdir()
     sites = tmp_path / "sites.toml"
     sites.write_text('[site.here]\nkind = "local"\nprocessors = 2\nunit_price = 1\n')
     done = bursar.run(job(tmp_path, text), sites, runs=tmp_path / "runs")
     assert done.exit_status == 1
-    assert (tmp_path / "testout-0").read_text() == "123\nHello world!"
-    assert not (tmp_path / "testerr-0").exists()  # the task went well
+    assert (tmp_path / "testout-8").read_text() == "123\nHello world!"
+    assert not (tmp_path / "testerr-8").exists()  # the task went well
     assert (tmp_path / "seven").read_text() == f"{tmp_path}/sub\n123\nHello world!"
     (folder,) = tmp_path.glob("job-*")
     left = {path.name: path.read_text() for path in folder.iterdir() if path.suffix == ".stdout"}
     assert left == {"10.stdout": "10 0 a b\n", "11.stdout": "11 0 $x\n", "12.stdout": "12 0 c\n"}
+
+
+def test_tasks_without_ids_follow_the_largest_of_all(tmp_path: Path) -> None:
+    """As in HyperQueue's own test of this: 3 and 12 are stated, the others are 13 to 15."""
+    ids = (None, 12, 3, None, None)
+    tables = ('[[task]]\ncommand = ["a"]\n' + (f"id = {own}\n" if own else "") for own in ids)
+    campaign = read_campaign(job(tmp_path, "".join(tables)))
+    assert [task.id for task in campaign.workflow.tasks] == ["13", "12", "3", "14", "15"]
 
 
 def test_tasks_without_ids_follow_each_other(tmp_path: Path) -> None:

@@ -35,19 +35,22 @@ STDIN = "hq-stdin"
 """File in a task's folder that holds what the task reads."""
 
 _RUN_TASK = r"""
-place=$PWD; folder=$1; output=$2; error=$3; input=$4; keeps=$5; shift 5
+place=$PWD; folder=$1; output=$2; error=$3; input=$4; keeps=$5; own=$6; shift 6
 run=$(printf %.6s "$BURSAR_RUN"); J=$((0x${run:-0} % 60000000 + 1))
-eval "folder=\"$folder\""; cd "$folder" || exit 1; CWD=$folder
+eval "folder=\"$folder\""; mkdir -p "$folder" && cd "$folder" || exit 1; CWD=$folder
 eval "output=\"$output\" error=\"$error\""
 for file in "$output" "$error"; do
   case $file in ?*/*) mkdir -p "${file%/*}" ;; esac
   : > "$file" || exit 1
 done
-export HQ_JOB_ID=$J HQ_TASK_DIR="$place"
-env "$@" < "${input:+$place/}${input:-/dev/null}" >> "$output" 2>> "$error"
+export HQ_JOB_ID=$J
+[ -z "$own" ] || export HQ_TASK_DIR="$place" HQ_ERROR_FILENAME="$place/hq-error"
+# In a subshell: what this shell says of a signal must not go into the task's file.
+(exec env "$@" < "${input:+$place/}${input:-/dev/null}" >> "$output" 2>> "$error")
 status=$?
 [ ! -f "$output" ] || cat "$output"
 [ ! -f "$error" ] || cat "$error" >&2
+[ $status = 0 ] || [ ! -f "$place/hq-error" ] || cat "$place/hq-error" >&2
 if [ $status = 0 ]; then
   case $keeps in *output*) rm -f "$output" ;; esac
   case $keeps in *error*) rm -f "$error" ;; esac
@@ -178,8 +181,8 @@ class _NumberedTask:
 
 
 def _numbered(job: JobFile) -> Iterator[_NumberedTask]:
-    """Yield the tasks with their ids; those without one follow the largest before them."""
-    following = 0
+    """Yield the tasks with their ids; those without one follow the largest of all."""
+    following = max((one.id + 1 for one in job.task if one.id is not None), default=0)
     for number, table in enumerate(job.task):
         where = f"task[{number}]"
         if table.data_deps:
@@ -230,12 +233,15 @@ def _task(one: _NumberedTask, job: str, root: Path, remarks: dict[str, None]) ->
         if ignored:
             remarks[f"{where.partition('[')[0]}.{key} changes nothing here"] = None
     variables = {
+        "OMP_NUM_THREADS": str(resources.get("cpus", 1)),
+        **table.env,
+        # HyperQueue's own are stronger than those that the file states.
         "HQ_TASK_ID": str(one.id),
         "HQ_INSTANCE_ID": "0",
         "HQ_SUBMIT_DIR": str(root),
         **({} if one.entry is None else {"HQ_ENTRY": one.entry}),
-        **{f"HQ_RESOURCE_REQUEST_{name}": str(count) for name, count in request.items()},
-        **table.env,
+        "HQ_RESOURCE_REQUEST_cpus": "1 compact",
+        **{f"HQ_RESOURCE_REQUEST_{name}": amount for name, amount in request.items()},
     }
     for name in variables:
         if not re.fullmatch(r"[^=\0]+", name):
@@ -251,7 +257,7 @@ def _task(one: _NumberedTask, job: str, root: Path, remarks: dict[str, None]) ->
     command = Exec(
         (
             *("/bin/sh", "-c", _RUN_TASK, "hq", folder, output, error),
-            *("" if table.stdin is None else STDIN, goes),
+            *("" if table.stdin is None else STDIN, goes, "yes" if table.task_dir else ""),
             *(f"{name}={value}" for name, value in variables.items()),
             *table.command,
         )
@@ -280,7 +286,7 @@ def _human(value: str | float) -> str | float:
 def _request(
     table: TaskKeys, where: str, remarks: dict[str, None]
 ) -> tuple[dict[str, str], dict[str, int]]:
-    """Return what a task asks for as written, and as counts."""
+    """Return what a task asks for in HyperQueue's words, and as counts."""
     if len(table.request) > 1:
         raise InputError("alternatives are not honoured: expected one", where=f"{where}.request")
     as_written: dict[str, str] = {}
@@ -303,7 +309,7 @@ def _request(
             if not re.fullmatch(r"[A-Za-z_][\w.@-]*", key := GPU if name == "gpus" else name):
                 raise InputError(f'expected the name of a resource, got "{name}"', where=spot)
             counts[key] = int(match[1])
-            as_written[re.sub(r"\W", "_", name)] = str(value)
+            as_written[re.sub(r"\W", "_", name)] = f"{match[1]} {match[2] or 'compact'}"
     return as_written, counts
 
 
@@ -312,7 +318,7 @@ def _stream(
 ) -> tuple[str, bool]:
     """Return the path of a stream's file as a shell's text, and whether it goes at a good end."""
     table = OutputTable(path=stated) if isinstance(stated, str) else stated
-    if table.path == "none" or table.mode == "none":
+    if stated == "none":
         return "/dev/null", False
     usual = f"job-%{{JOB_ID}}/%{{TASK_ID}}.{name}"
     text = _filled(table.path or usual, paths, f"{where}.{name}")
