@@ -19,7 +19,7 @@ from bursar.formats.job_files.sbatch_options import (
     parse_options,
     parse_time_limit,
 )
-from bursar.formats.job_files.slurm_script import _RUN_SCRIPT, _SRUN, read_slurm_script
+from bursar.formats.job_files.slurm_script import _RUN_SCRIPT, SRUN_SCRIPT, read_slurm_script
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
@@ -174,7 +174,7 @@ def test_indices_come_back_sorted(indices: set[int], at_once: int | None) -> Non
     assert (found.indices, found.at_once) == (tuple(sorted(indices)), at_once)
 
 
-@pytest.mark.parametrize("text", [_RUN_SCRIPT, _SRUN])
+@pytest.mark.parametrize("text", [_RUN_SCRIPT, SRUN_SCRIPT])
 def test_what_runs_scripts_is_a_shell_script(text: str) -> None:
     assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0
 
@@ -193,7 +193,7 @@ def test_the_stand_in_of_srun_refuses_what_it_cannot_do(
     words: tuple[str, ...], status: int, said: str
 ) -> None:
     done = subprocess.run(
-        ["sh", "-c", _SRUN, "srun", *words], text=True, capture_output=True, check=False
+        ["sh", "-c", SRUN_SCRIPT, "srun", *words], text=True, capture_output=True, check=False
     )
 
     assert done.returncode == status

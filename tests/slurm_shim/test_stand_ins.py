@@ -6,10 +6,8 @@ executor plugin of Snakemake, of its cluster-generic plugin with the usual statu
 Dask-jobqueue, of JUBE and of submitit, as their sources have them.
 """
 
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -19,71 +17,16 @@ from pathlib import Path
 
 import pytest
 from tests.service.service_process import served
+from tests.slurm_shim.shim_process import PATIENCE, Shim, shim_process
 
-from bursar.dispatch.linux_processes import kill_leftovers
-from bursar.locking import lock_holder
 from bursar.model.errors import InputError
 from bursar.slurm_shim.shim_folder import COMMANDS, ShimFolder
-
-PATIENCE = 60.0
-
-
-class Shim:
-    """A folder of stand-ins, and a folder to call them in."""
-
-    def __init__(self, root: Path, site: str | None = None) -> None:
-        self.folder = ShimFolder(root / "bin")
-        self.folder.write(site)
-        self.work = root / "work"
-        self.work.mkdir()
-
-    def run(self, line: str, status: int | None = 0) -> str:
-        """Run a shell line as a user would; return what it prints."""
-        done = subprocess.run(
-            ["/bin/bash", "-c", line],
-            cwd=self.work,
-            env={**os.environ, "PATH": f"{self.folder.folder}:{os.environ['PATH']}", "MINE": "yes"},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        assert status is None or done.returncode == status, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def submit(self, line: str) -> str:
-        """Return the number of a job."""
-        return self.run(f"sbatch --parsable {line}").strip()
-
-    def state(self, job: str) -> str:
-        """Return the state of a job, once it has ended."""
-        give_up = time.monotonic() + PATIENCE
-        while True:
-            said = self.run(f"sacct -X -n -P -o State -j {job}").split("\n")
-            if not {"PENDING", "RUNNING"} & set(said):
-                return said[0]
-            assert time.monotonic() < give_up, said
-            time.sleep(0.1)
-
-    def kill_service(self) -> None:
-        """Kill the service as a power cut would; its workers live on."""
-        holder = lock_holder(self.folder.service_folder / "journal" / ".lock")
-        assert holder is not None
-        os.kill(holder.process, signal.SIGKILL)
-
-    def clear(self) -> None:
-        identity = self.folder.service_folder / "journal" / "service.json"
-        if identity.exists():
-            self.folder.stop()
-            kill_leftovers(str(json.loads(identity.read_bytes())["run"]))
 
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shim]:
-    found = Shim(tmp_path_factory.mktemp("shim"))
-    try:
+    with shim_process(tmp_path_factory.mktemp("shim")) as found:
         yield found
-    finally:
-        found.clear()
 
 
 def test_nextflow_finds_its_jobs(shim: Shim) -> None:
@@ -351,7 +294,7 @@ def test_a_job_that_died_on_its_way_is_handed_over_once(shim: Shim) -> None:
         ("sbatch --no-such-option x.sh", "--no-such-option is no option of sbatch"),
         ("sbatch -d after:1 --wrap true", "--dependency: expected afterok:JOB"),
         ("sbatch -d afterok:99999 --wrap true", '--dependency: there is no job "99999"'),
-        ("sbatch --signal=USR1@9 --wrap true", "--signal: expected B:SIGNAL@SECONDS"),
+        ("sbatch --signal=USR@9 --wrap true", "--signal: expected SIGNAL@SECONDS"),
         ("sbatch -c 9999 --wrap true", "sbatch: error: "),
         ("squeue --sort=i", "squeue: error: --sort is not honoured"),
         ("squeue -o %!", "--format: expected a letter of squeue(1)"),
@@ -362,10 +305,16 @@ def test_a_job_that_died_on_its_way_is_handed_over_once(shim: Shim) -> None:
         ("sacct -S yesterdayish", "--starttime: expected a moment"),
         ("scancel", "No job identification provided"),
         ("scancel x", 'expected numbers of jobs, got "x"'),
-        ("scancel -s USR1 1", "--signal: only KILL and TERM are honoured"),
+        ("scancel -s USRX 1", "--signal: expected a signal such as USR1"),
         ("scontrol hold 1", "hold 1 is not honoured"),
         ("scontrol show job 99999", "Invalid job id specified"),
+        ("scontrol requeue 99999", "Invalid job id specified for job 99999"),
         ("sinfo -R", "-R is not honoured"),
+        ("srun true", "srun: error: starts steps within jobs only: sbatch --wait runs a script"),
+        ("salloc -n 2", "salloc: error: has no stand-in here; sbatch hands a script over"),
+        ("sacctmgr -n show assoc", "sacctmgr: error: has no stand-in here; accounts and budgets"),
+        ("sshare -U", "sshare: error: has no stand-in here; what an account has left"),
+        ("sprio", "sprio: error: has no stand-in here; jobs begin in the order"),
     ],
 )
 def test_what_is_not_honoured_is_refused_by_name(shim: Shim, line: str, said: str) -> None:

@@ -4,16 +4,20 @@ import argparse
 import asyncio
 import os
 import pwd
+import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from bursar.formats.job_files.slurm_script import SRUN_SCRIPT
 from bursar.model.errors import BursarError, InputError
+from bursar.remote.messages import TaskSpec
 from bursar.slurm_shim import accounting, listing
-from bursar.slurm_shim.job_book import JobBook
+from bursar.slurm_shim.job_book import MOST_AGE, JobBook
 from bursar.slurm_shim.jobs import UNENDED, JobElement
+from bursar.slurm_shim.running_jobs import parse_signal_number, read_running
 from bursar.slurm_shim.selecting import (
     JobFilter,
     JobRange,
@@ -22,16 +26,13 @@ from bursar.slurm_shim.selecting import (
     parse_states,
 )
 from bursar.slurm_shim.service_link import ShimLink, connected
-from bursar.slurm_shim.shim_folder import ShimFolder
+from bursar.slurm_shim.shim_folder import REFUSED, ShimFolder
 from bursar.slurm_shim.submitting import facts_of, read_submission, specs_of_job
 
 T = TypeVar("T")
 
 VERSION = "24.05.0"
 """Version of Slurm whose manuals the stand-ins follow."""
-
-MOST_AGE = 300.0
-"""Seconds for which squeue and scontrol know a job that has ended, as Slurm's MinJobAge."""
 
 FAILED = 1
 """Exit status of a command that could not do what it was asked, as Slurm's have it."""
@@ -164,8 +165,12 @@ def _sbatch(folder: ShimFolder, words: Sequence[str]) -> int:
     async def submit(book: JobBook, link: ShimLink) -> int:
         if "dependency" in options:
             await _current(link)
+
+        def make_specs(number: int) -> list[TaskSpec]:
+            return specs_of_job(script, number, folder.running)
+
         facts = facts_of(script, _user(), book.elements)
-        job = book.add(facts, script.indices, lambda n: specs_of_job(script, n), time.time())
+        job = book.add(facts, script.indices, make_specs, time.time())
         try:
             await link.deliver()
         except BaseException:
@@ -329,9 +334,8 @@ def _scancel(folder: ShimFolder, words: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument("jobs", nargs="*")
     found = _parsed(parser, words)
-    signal = _last(found.signal, "KILL").upper().removeprefix("SIG")
-    if signal not in ("KILL", "TERM", "9", "15"):
-        raise InputError(f"only KILL and TERM are honoured, got {signal}", where="--signal")
+    number = parse_signal_number(_last(found.signal, "KILL"))
+    ends = number == signal.SIGKILL
     wanted = _ranges(found.jobs or None, "scancel")
     which = JobFilter(
         jobs=wanted,
@@ -349,8 +353,14 @@ def _scancel(folder: ShimFolder, words: Sequence[str]) -> int:
         jobs = None if wanted is None else {one.job for one in wanted}
         known = book.elements(jobs)
         chosen = [e for e in known if which.holds(e) and not e.has_ended]
-        await link.cancel([(element.job, element.position) for element in chosen])
-        status = 0
+        said = []
+        if ends:
+            await link.cancel([(element.job, element.position) for element in chosen])
+        else:
+            said = [_signalled(folder, element, number, found) for element in chosen]
+        status = FAILED if any(said) else 0
+        for line in filter(None, said if not found.quiet else ()):
+            print(f"scancel: error: {line}", file=sys.stderr)
         for one in wanted or ():
             if not any(one.holds(element) for element in known):
                 status = FAILED
@@ -363,6 +373,19 @@ def _scancel(folder: ShimFolder, words: Sequence[str]) -> int:
         return status
 
     return _with_service(folder, cancel)
+
+
+def _signalled(
+    folder: ShimFolder, element: JobElement, number: int, found: argparse.Namespace
+) -> str:
+    """Send a signal to an element; return what is wrong, empty: nothing is."""
+    job = read_running(folder.running_file(element.number))
+    if element.state != "RUNNING" or job is None:
+        return f"Kill job error on job id {element.id}: Job is pending execution"
+    if not job.is_here:
+        return f"job {element.id} runs on {job.host}, and signals reach jobs of this machine only"
+    job.send(number, to_script=found.batch or found.full, to_steps=not found.batch)
+    return ""
 
 
 # scontrol.
@@ -384,8 +407,12 @@ def _scontrol(folder: ShimFolder, words: Sequence[str]) -> int:
         return 0
     if said[:1] == ["show"] and said[1:2] in (["hostnames"], ["hostname"]):
         return _hostnames(said[2:])
+    if said[:1] == ["requeue"] and said[1:]:
+        return _requeue(folder, ",".join(said[1:]))
     if said[:1] != ["show"] or said[1:2] not in (["job"], ["jobs"], ["jobid"]):
-        raise InputError(f"{' '.join(said[:2]) or 'scontrol'} is not honoured, only: show job")
+        raise InputError(
+            f"{' '.join(said[:2]) or 'scontrol'} is not honoured, only: show job, requeue"
+        )
     wanted = _ranges(said[2:] or None, "show job")
 
     async def ask(book: JobBook, link: ShimLink) -> list[JobElement]:
@@ -402,6 +429,33 @@ def _scontrol(folder: ShimFolder, words: Sequence[str]) -> int:
     lines = listing.listed(elements, time.time(), os.getuid())
     _print([accounting.job_record(line, one_line=found.oneliner) for line in lines])
     return 0
+
+
+def _requeue(folder: ShimFolder, words: str) -> int:
+    wanted = parse_jobs(words, "requeue")
+    # A job that asks for its own end has to hear the answer before it ends.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    async def requeue(book: JobBook, link: ShimLink) -> int:
+        await _current(link)
+        known = book.elements({one.job for one in wanted})
+        status = 0
+        for one in wanted:
+            chosen = [element for element in known if one.holds(element)]
+            problem = "" if chosen else "Invalid job id specified"
+            for element in chosen:
+                if element.state == "PENDING":
+                    problem = "Job is pending execution"
+                elif not element.facts.requeues or not book.has_specs(element.job):
+                    problem = "Requested operation is presently disabled"
+                else:
+                    await link.requeue(element)
+            if problem:
+                print(f"{problem} for job {one.word}", file=sys.stderr)
+                status = FAILED
+        return status
+
+    return _with_service(folder, requeue)
 
 
 def _hostnames(words: Sequence[str]) -> int:
@@ -444,6 +498,22 @@ def _sinfo(folder: ShimFolder, words: Sequence[str]) -> int:
     return 0
 
 
+# srun, and commands that have no stand-in.
+
+
+def _srun(folder: ShimFolder, words: Sequence[str]) -> int:
+    if "BURSAR_STEPS" not in os.environ:
+        raise InputError("starts steps within jobs only: sbatch --wait runs a script")
+    os.execv("/bin/sh", ("/bin/sh", "-c", SRUN_SCRIPT, "srun", *words))
+
+
+def _refused(name: str) -> Callable[[ShimFolder, Sequence[str]], int]:
+    def refuse(folder: ShimFolder, words: Sequence[str]) -> int:
+        raise InputError(f"has no stand-in here; {REFUSED[name]}")
+
+    return refuse
+
+
 _COMMANDS: Mapping[str, Callable[[ShimFolder, Sequence[str]], int]] = {
     "sbatch": _sbatch,
     "scancel": _scancel,
@@ -451,4 +521,6 @@ _COMMANDS: Mapping[str, Callable[[ShimFolder, Sequence[str]], int]] = {
     "sinfo": _sinfo,
     "sacct": _sacct,
     "squeue": _squeue,
+    "srun": _srun,
+    **{name: _refused(name) for name in REFUSED},
 }

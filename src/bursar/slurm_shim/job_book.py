@@ -24,13 +24,14 @@ from bursar.sqlite_file import (
 LAYOUT = SqliteSchema(
     what="book of jobs",
     key="slurm-shim",
-    format="1",
+    format="2",
     statements=(
         """CREATE TABLE jobs (
             id INTEGER PRIMARY KEY, count INTEGER NOT NULL, facts BLOB NOT NULL,
             submitted REAL NOT NULL, instance TEXT NOT NULL, first INTEGER, specs BLOB,
             unwanted INTEGER NOT NULL DEFAULT 0)""",
         "CREATE INDEX by_task ON jobs (instance, first)",
+        "CREATE INDEX with_specs ON jobs (id) WHERE specs NOT NULL",
         """CREATE TABLE elements (
             number INTEGER PRIMARY KEY, job INTEGER NOT NULL, position INTEGER NOT NULL,
             "index" INTEGER, state TEXT NOT NULL, start REAL NOT NULL, "end" REAL NOT NULL,
@@ -40,8 +41,26 @@ LAYOUT = SqliteSchema(
         'CREATE INDEX by_state ON elements (state, "end")',
         """CREATE TABLE instances (
             number INTEGER PRIMARY KEY, handle TEXT NOT NULL UNIQUE, cursor INTEGER NOT NULL)""",
+        # Tasks in place of an element's first one; of several the last one counts.
+        """CREATE TABLE reruns (
+            id INTEGER PRIMARY KEY, number INTEGER NOT NULL, restarts INTEGER NOT NULL,
+            again INTEGER NOT NULL, replaces INTEGER NOT NULL, instance TEXT NOT NULL,
+            task INTEGER)""",
+        "CREATE INDEX rerun_by_element ON reruns (number)",
+        "CREATE INDEX rerun_by_task ON reruns (instance, task)",
+        """CREATE VIEW placed AS
+            SELECT elements.number, elements.job, elements.position, elements.state,
+                coalesce(last.instance, jobs.instance) AS instance,
+                CASE WHEN last.id IS NULL THEN jobs.first + elements.position
+                    ELSE last.task END AS task
+            FROM elements JOIN jobs ON jobs.id = elements.job
+            LEFT JOIN reruns AS last ON last.id =
+                (SELECT max(id) FROM reruns WHERE reruns.number = elements.number)""",
     ),
 )
+
+MOST_AGE = 300.0
+"""Seconds for which squeue and scontrol know a job that has ended, as Slurm's MinJobAge."""
 
 _SPECS = msgspec.json.Decoder(list[TaskSpec])
 _FACTS = msgspec.json.Decoder(JobFacts)
@@ -64,6 +83,33 @@ class UndeliveredJob:
     facts: JobFacts
     specs: list[TaskSpec]
     is_unwanted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndeliveredRerun:
+    """
+    A task in place of an element's earlier one, that no service has acknowledged.
+
+    Parameters
+    ----------
+    spec
+        The task, without those that it comes after.
+    restarts
+        How often the element has been put back to begin anew.
+    again
+        Whether the element begins anew once its earlier task has ended; else it never began, and
+        waits for another that does.
+    replaces
+        The earlier task.
+    """
+
+    id: int
+    element: JobElement
+    instance: str
+    spec: TaskSpec
+    restarts: int
+    again: bool
+    replaces: int
 
 
 class JobBook:
@@ -113,6 +159,13 @@ class JobBook:
             Seconds since the epoch.
         """
         with self._changing():
+            # Kept for as long as an element may be put back.
+            self._db.execute(
+                "UPDATE jobs SET specs = NULL WHERE specs NOT NULL AND first NOT NULL AND NOT "
+                "EXISTS (SELECT 1 FROM elements WHERE job = jobs.id "
+                "AND (state IN ('PENDING', 'RUNNING') OR \"end\" > ?))",
+                (now - MOST_AGE,),
+            )
             row = self._db.execute("SELECT id + count FROM jobs ORDER BY id DESC LIMIT 1").get
             job = int(row or 1)
             specs = make_specs(job)
@@ -131,16 +184,13 @@ class JobBook:
         """Note which tasks of a service a job is."""
         with self._changing():
             self._db.execute(
-                "UPDATE jobs SET instance = ?, first = ?, specs = NULL WHERE id = ?",
-                (instance, first, job),
+                "UPDATE jobs SET instance = ?, first = ? WHERE id = ?", (instance, first, job)
             )
 
     def give_up(self, job: int) -> None:
         """Note that the user of a job that may be at a service was told that it is not."""
         with self._changing():
-            self._db.execute(
-                "UPDATE jobs SET unwanted = 1 WHERE id = ? AND specs IS NOT NULL", (job,)
-            )
+            self._db.execute("UPDATE jobs SET unwanted = 1 WHERE id = ? AND first IS NULL", (job,))
 
     def drop(self, job: int, reason: str, now: float) -> None:
         """Cancel a job that is at no service; ``reason`` is a word of Slurm's."""
@@ -158,8 +208,47 @@ class JobBook:
                 "INSERT OR IGNORE INTO instances (handle, cursor) VALUES (?,0)", (handle,)
             )
 
-    def record(self, instance: str, results: Iterable[Result], now: float) -> None:
-        """Record the ends of tasks, each once; ``now``: for those that never began."""
+    def put_back(self, elements: Iterable[int], *, again: int) -> None:
+        """
+        Have elements begin anew, each as a further task; durable on return.
+
+        Parameters
+        ----------
+        elements
+            Numbers of elements that have tasks: one that begins anew, and those that wait for it.
+        again
+            The one that begins anew.
+        """
+        with self._changing():
+            for number in elements:
+                self._db.execute(
+                    "INSERT INTO reruns (number, restarts, again, replaces, instance) "
+                    "SELECT ?1, (SELECT coalesce(sum(again), 0) FROM reruns WHERE number = ?1) "
+                    "+ ?2, ?2, task, instance FROM placed WHERE number = ?1",
+                    (number, number == again),
+                )
+                self._db.execute(
+                    "UPDATE elements SET state = 'PENDING', start = 0, \"end\" = 0, exit_code = 0, "
+                    "host = '', max_rss = 0, user_seconds = 0, system_seconds = 0, reason = ? "
+                    "WHERE number = ?",
+                    ("None", number),
+                )
+
+    def deliver_rerun(self, rerun: int, task: int) -> None:
+        """Note which task of a service stands in place of an earlier one."""
+        with self._changing():
+            self._db.execute("UPDATE reruns SET task = ? WHERE id = ?", (task, rerun))
+
+    def record(self, instance: str, results: Iterable[Result], now: float) -> list[int]:
+        """
+        Record the ends of tasks, each once, and return the numbers of their elements.
+
+        Parameters
+        ----------
+        now
+            Seconds since the epoch, for tasks that never began.
+        """
+        ended = []
         with self._changing():
             for result in results:
                 self._db.execute(
@@ -169,6 +258,7 @@ class JobBook:
                 number = self._element(instance, result.task)
                 if number is None:
                     continue
+                ended.append(number)
                 state, reason = state_of(result)
                 self._db.execute(
                     'UPDATE elements SET state = ?, start = ?, "end" = ?, exit_code = ?, host = ?, '
@@ -180,6 +270,7 @@ class JobBook:
                         *(result.user_seconds, result.system_seconds, reason, number),
                     ),
                 )
+        return ended
 
     def record_states(
         self, instance: str, states: Iterable[tuple[int, TaskState]], now: float
@@ -210,6 +301,7 @@ class JobBook:
                 "AND job IN (SELECT id FROM jobs WHERE instance = ?)",
                 (now, instance),
             )
+            self._db.execute("DELETE FROM reruns WHERE instance = ? AND task IS NULL", (instance,))
             self._db.execute("DELETE FROM instances WHERE handle = ?", (instance,))
 
     # What is read.
@@ -217,7 +309,8 @@ class JobBook:
     def undelivered(self) -> list[UndeliveredJob]:
         """Return the jobs that no service has acknowledged, the oldest first."""
         rows = self._rows(
-            "SELECT id, facts, specs, unwanted FROM jobs WHERE specs IS NOT NULL ORDER BY id"
+            "SELECT id, facts, specs, unwanted FROM jobs "
+            "WHERE specs NOT NULL AND first IS NULL ORDER BY id"
         )
         return [
             UndeliveredJob(
@@ -228,6 +321,33 @@ class JobBook:
             )
             for job, facts, specs, unwanted in rows
         ]
+
+    def undelivered_reruns(self) -> list[UndeliveredRerun]:
+        """Return the tasks in place of earlier ones that no service has acknowledged, by age."""
+        rows = self._rows(
+            "SELECT id, number, restarts, again, replaces, instance FROM reruns "
+            "WHERE task IS NULL ORDER BY id"
+        )
+        found = []
+        for rerun, number, restarts, again, replaces, instance in rows:
+            (element,) = (one for one in self.elements([number]) if one.number == number)
+            ((specs,),) = self._rows("SELECT specs FROM jobs WHERE id = ?", element.job)
+            found.append(
+                UndeliveredRerun(
+                    id=rerun,
+                    element=element,
+                    instance=instance,
+                    spec=_SPECS.decode(specs)[element.position],
+                    restarts=restarts,
+                    again=bool(again),
+                    replaces=replaces,
+                )
+            )
+        return found
+
+    def has_specs(self, job: int) -> bool:
+        """Whether the tasks of a job are kept, so that it may begin anew."""
+        return bool(self._rows("SELECT 1 FROM jobs WHERE id = ? AND specs NOT NULL", job))
 
     def instance(self) -> str | None:
         """Return the instance that jobs go into; None: there is none yet."""
@@ -242,7 +362,8 @@ class JobBook:
     def tasks(self, instance: str) -> int:
         """Return how many tasks jobs have in an instance."""
         rows = self._rows(
-            "SELECT max(first + count) FROM jobs WHERE instance = ? AND first IS NOT NULL",
+            "SELECT max((SELECT coalesce(max(first + count), 0) FROM jobs WHERE instance = ?1), "
+            "(SELECT coalesce(max(task + 1), 0) FROM reruns WHERE instance = ?1))",
             instance,
         )
         return int(rows[0][0] or 0)
@@ -250,16 +371,17 @@ class JobBook:
     def first_unended(self, instance: str) -> int | None:
         """Return the first task of an instance that has not ended; None: all have."""
         rows = self._rows(
-            "SELECT min(jobs.first + elements.position) FROM elements JOIN jobs "
-            "ON jobs.id = elements.job WHERE state IN ('PENDING', 'RUNNING') AND instance = ?",
+            "SELECT min(task) FROM placed WHERE state IN ('PENDING', 'RUNNING') AND instance = ?",
             instance,
         )
         return None if rows[0][0] is None else int(rows[0][0])
 
     def task(self, job: int, position: int) -> tuple[str, int] | None:
         """Return the instance and number of an element's task; None: no service has it."""
-        rows = self._rows("SELECT instance, first FROM jobs WHERE id = ? AND first NOT NULL", job)
-        return None if not rows else (rows[0][0], rows[0][1] + position)
+        rows = self._rows(
+            "SELECT instance, task FROM placed WHERE number = ? AND task NOT NULL", job + position
+        )
+        return None if not rows else (rows[0][0], rows[0][1])
 
     def elements(
         self, jobs: Iterable[int] | None = None, *, ended_since: float | None = None
@@ -299,14 +421,16 @@ class JobBook:
             return list(self._db.execute(sql, values))
 
     def _element(self, instance: str, task: int) -> int | None:
-        """Return the number of the element that a task of a service is."""
+        """Return the number of the element that a task of a service is; None: of none now."""
         rows = self._db.execute(
-            "SELECT id + ? - first, first + count FROM jobs WHERE instance = ? AND first <= ? "
-            "ORDER BY first DESC LIMIT 1",
-            (task, instance, task),
+            "SELECT number FROM reruns WHERE instance = ?1 AND task = ?2 UNION ALL "
+            "SELECT * FROM (SELECT id + ?2 - first FROM jobs WHERE instance = ?1 "
+            "AND first <= ?2 AND ?2 < first + count ORDER BY first DESC LIMIT 1)",
+            (instance, task),
         )
-        for number, end in rows:
-            return int(number) if task < end else None
+        for (number,) in rows:
+            now = self._db.execute("SELECT task FROM placed WHERE number = ?", (number,)).get
+            return int(number) if now == task else None
         return None
 
 

@@ -65,6 +65,8 @@ class JobFacts:
         Elements of other jobs that it depends on: job and position.
     aligned
         Whether each element depends on the element of the same position only (``aftercorr``).
+    requeues
+        Whether ``scontrol requeue`` may have it begin anew.
     """
 
     name: str
@@ -84,6 +86,7 @@ class JobFacts:
     dependency: Dependency = ""
     after: tuple[tuple[int, int], ...] = ()
     aligned: bool = False
+    requeues: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import msgspec
 
@@ -16,6 +17,7 @@ from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import SiteInfo, TaskSpec
 from bursar.slurm_shim.job_book import JobBook, UndeliveredJob
+from bursar.slurm_shim.jobs import JobElement, JobFacts
 from bursar.slurm_shim.shim_folder import ShimFolder
 
 KEPT = 366 * 86400.0
@@ -53,12 +55,13 @@ class ShimLink:
         RemoteProblem
             When the service refuses the last of them.
         """
-        if not self._book.undelivered():
+        if not self._book.undelivered() and not self._book.undelivered_reruns():
             return
         # One at a time: a job's tasks name others by the numbers that these have at the service.
         lock = await asyncio.to_thread(_taken, self._folder.lock)
         try:
             refused = None
+            await self._deliver_reruns()
             for job in self._book.undelivered():
                 refused = None
                 try:
@@ -79,7 +82,7 @@ class ShimLink:
             made = await self._client.create_instance(label="slurm-shim", keep=KEPT)
             instance = made.id
             self._book.add_instance(instance)
-        parents = self._parents(job, instance)
+        parents = self._parents(job.facts, instance)
         if parents is None:
             self._book.drop(job.id, "DependencyNeverSatisfied", time.time())
             return
@@ -110,17 +113,50 @@ class ShimLink:
             return False
         return info.counts.total > self._book.tasks(instance)
 
-    def _parents(self, job: UndeliveredJob, instance: str) -> list[int] | None:
+    async def _deliver_reruns(self) -> None:
+        """
+        Hand over tasks in place of earlier ones, each once.
+
+        Every step may be taken again: what is killed in between is done by the next command.
+        """
+        reruns = self._book.undelivered_reruns()
+        for one in reruns:
+            # First those that wait, or the end of what they wait for would let them begin.
+            if not one.again:
+                await self._client.cancel(one.instance, [one.replaces])
+        for one in reruns:
+            after, needs = (one.replaces,), "ended"
+            if not one.again:
+                facts, element = one.element.facts, one.element
+                before = self._book.task(element.job, element.position - facts.step)
+                parents = self._parents(facts, one.instance)
+                if parents is None or before is None:
+                    raise SiteError(f"what job {element.id} waits for is no longer known")
+                after, needs = _links(facts, element.position, parents, before[1])
+            spec = msgspec.structs.replace(
+                one.spec,
+                after=tuple(after),
+                needs=needs,
+                environment={**one.spec.environment, "BURSAR_RESTARTS": str(one.restarts)}
+                if one.restarts
+                else one.spec.environment,
+            )
+            numbers = await self._client.submit(one.instance, [spec], key=f"rerun-{one.id}")
+            if one.again:
+                await self._client.cancel(one.instance, [one.replaces])
+            self._book.deliver_rerun(one.id, numbers[0])
+
+    def _parents(self, facts: JobFacts, instance: str) -> list[int] | None:
         """Return the tasks that a job comes after; None: they can never let it begin."""
         found = []
-        for parent, position in job.facts.after:
+        for parent, position in facts.after:
             task = self._book.task(parent, position)
             if task is not None and task[0] == instance:
                 found.append(task[1])
                 continue
             # Of an instance that the service no longer knows all have ended.
             (element,) = self._book.elements([parent + position])
-            if job.facts.dependency == "afterok" and element.state != "COMPLETED":
+            if facts.dependency == "afterok" and element.state != "COMPLETED":
                 return None
         return found
 
@@ -135,7 +171,8 @@ class ShimLink:
                 return
             batches = self._client.batches(instance, self._book.cursor(instance), until="now")
             async for batch in batches:
-                self._book.record(instance, batch, time.time())
+                for number in self._book.record(instance, batch, time.time()):
+                    self._folder.running_file(number).unlink(missing_ok=True)
             first = self._book.first_unended(instance)
             if first is not None:
                 states = [
@@ -146,6 +183,14 @@ class ShimLink:
             if problem.kind != "not-found":
                 raise
             self._book.lose(instance, time.time())
+
+    async def requeue(self, element: JobElement) -> None:
+        """End what an element runs, and have it begin anew; jobs that wait for it wait on."""
+        waiting = depending_on(element, self._book.elements())
+        self._book.put_back(
+            [element.number, *(one.number for one in waiting)], again=element.number
+        )
+        await self.deliver()
 
     async def site(self) -> SiteInfo:
         """Return what the service says of itself."""
@@ -172,17 +217,51 @@ def placed(job: UndeliveredJob, first: int, parents: Sequence[int]) -> list[Task
     parents
         Numbers of the tasks that the job depends on.
     """
-    facts, found = job.facts, []
-    ended = facts.dependency == "afterany"
+    found = []
     for position, spec in enumerate(job.specs):
-        after = list(parents)
-        if facts.aligned:
-            after = list(parents[position : position + 1])
-        if facts.step and position >= facts.step:
-            after.append(first + position - facts.step)
-        needs = "ended" if after and (ended or facts.step) else None
+        before = first + position - job.facts.step
+        after, needs = _links(job.facts, position, parents, before)
         found.append(msgspec.structs.replace(spec, after=tuple(after), needs=needs))
     return found
+
+
+def _links(
+    facts: JobFacts, position: int, parents: Sequence[int], before: int
+) -> tuple[Sequence[int], Literal["ended"] | None]:
+    """
+    Return the tasks that an element comes after, and whether these only have to end.
+
+    Parameters
+    ----------
+    parents
+        Tasks that the job depends on.
+    before
+        Task of the array's element that is so many before as may run at a time.
+    """
+    after = list(parents[position : position + 1] if facts.aligned else parents)
+    if facts.step and position >= facts.step:
+        after.append(before)
+    return after, "ended" if after and (facts.dependency == "afterany" or facts.step) else None
+
+
+def depending_on(element: JobElement, known: Sequence[JobElement]) -> list[JobElement]:
+    """
+    Return the elements that wait until an element has ended, or for one that does.
+
+    Parameters
+    ----------
+    known
+        Elements by number; those that have ended wait for nothing.
+    """
+    found: dict[tuple[int, int], JobElement] = {(element.job, element.position): element}
+    for one in known:
+        facts, own = one.facts, (one.job, one.position)
+        after = facts.after[one.position : one.position + 1] if facts.aligned else facts.after
+        before = (one.job, one.position - facts.step) if facts.step else own
+        waits = one.state == "PENDING" and own not in found
+        if waits and any(parent in found for parent in (*after, before)):
+            found[own] = one
+    return list(found.values())[1:]
 
 
 @asynccontextmanager

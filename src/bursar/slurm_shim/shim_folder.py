@@ -15,7 +15,20 @@ from bursar.locking import lock_holder
 from bursar.model.errors import BursarError, InputError
 from bursar.remote.access import KnownService, find_service, services_file
 
-COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "sacct", "squeue")
+REFUSED = {
+    "sacctmgr": "accounts and budgets of a service: bursar account",
+    "salloc": "sbatch hands a script over, and sbatch --wait waits for its end",
+    "sbcast": "jobs see the folder in which they were submitted",
+    "sdiag": "squeue says what waits, and squeue -o %r why",
+    "sprio": "jobs begin in the order in which they were submitted",
+    "sreport": "sacct says what each job used, bursar account show what it cost",
+    "sshare": "what an account has left: bursar account show",
+    "sstat": "sacct says what a job used once it has ended",
+    "strigger": "sbatch --dependency=afterany:JOB begins a script when a job has ended",
+}
+"""Commands that only say what to use in their place."""
+
+COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "sacct", "squeue", "srun", *REFUSED)
 """Commands that have a stand-in."""
 
 _STATE = ".bursar"
@@ -66,6 +79,15 @@ class ShimFolder:
     def lock(self) -> Path:
         """File whose lock the process has that hands jobs over."""
         return self._state / "delivery.lock"
+
+    @property
+    def running(self) -> Path:
+        """Folder of files that say where jobs run, for signals."""
+        return self._state / "running"
+
+    def running_file(self, number: int) -> Path:
+        """Return the file that says where an element of a job runs."""
+        return self.running / str(number)
 
     @property
     def start_lock(self) -> Path:
@@ -159,6 +181,7 @@ class ShimFolder:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._state.mkdir(mode=0o700, exist_ok=True)
+            self.running.mkdir(exist_ok=True)
             for name in COMMANDS:
                 path = self.folder / name
                 if path.exists() and "bursar.slurm_shim" not in path.read_text(errors="replace"):

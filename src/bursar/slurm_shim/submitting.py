@@ -180,6 +180,7 @@ def facts_of(script: SubmittedScript, user: str, lookup: ElementLookup) -> JobFa
         limit=job.limit,
         array=job.value("array"),
         step=limit,
+        requeues="no-requeue" not in job.options,
     )
     if "dependency" in job.options:
         facts = _depending(facts, job.options["dependency"], len(script.indices), lookup)
@@ -236,7 +237,9 @@ def _named(word: str, stated: StatedOption, lookup: ElementLookup) -> Sequence[J
     return found
 
 
-def specs_of_job(script: SubmittedScript, number: int) -> list[TaskSpec]:
+def specs_of_job(
+    script: SubmittedScript, number: int, running: Path | None = None
+) -> list[TaskSpec]:
     """
     Return the tasks of a job, without those that they come after.
 
@@ -244,6 +247,8 @@ def specs_of_job(script: SubmittedScript, number: int) -> list[TaskSpec]:
     ----------
     number
         Number of the job.
+    running
+        Folder in which each task says where it runs; None: none does.
     """
     slurm = SlurmScript(
         name=SCRIPT,
@@ -254,6 +259,8 @@ def specs_of_job(script: SubmittedScript, number: int) -> list[TaskSpec]:
         arguments=script.arguments,
     )
     variables = _variables(script)
+    if running is not None:
+        variables["BURSAR_RUNNING"] = str(running)
     return [
         _spec(task, script.text, variables, requeues="requeue" in script.job.options)
         for task in tasks_of(script.job, script.name, slurm)

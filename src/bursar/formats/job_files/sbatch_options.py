@@ -8,6 +8,7 @@ References
 
 import argparse
 import re
+import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -345,25 +346,40 @@ def parse_array(word: str) -> ArrayIndices:
 
 @dataclass(frozen=True, slots=True)
 class EarlySignal:
-    """A signal that a script gets some seconds before the job's limit."""
+    """
+    A signal that a job gets some seconds before its limit.
+
+    Parameters
+    ----------
+    is_for_script
+        Whether the script gets the signal, and not the steps that ``srun`` has started.
+    """
 
     name: str
     seconds: int
+    is_for_script: bool = True
 
 
 def parse_signal(word: str) -> EarlySignal:
     """
-    Parse a signal for the script itself, as ``B:USR1@60``.
+    Parse a signal for the steps of a job, as ``USR2@90``, or for the script, as ``B:USR1@60``.
 
     Raises
     ------
     ValueError
-        When it is none, or is meant for job steps.
+        When it is none.
     """
-    match = re.fullmatch(r"(?:R?B:|B:R:?)(?:SIG)?([A-Z0-9]{1,9})(?:@(\d{1,5}))?", word.upper())
-    if match is None:
-        raise ValueError(f'expected B:SIGNAL@SECONDS, for the script itself, got "{word}"')
-    return EarlySignal(match[1], int(match[2] or 60))
+    match = re.fullmatch(r"(R?B:|B:R:?|R:)?(?:SIG)?([A-Z0-9]{1,9})(?:@(\d{1,5}))?", word.upper())
+    if match is None or not is_signal(match[2]):
+        raise ValueError(f'expected SIGNAL@SECONDS or B:SIGNAL@SECONDS, got "{word}"')
+    return EarlySignal(match[2], int(match[3] or 60), "B" in (match[1] or ""))
+
+
+def is_signal(word: str) -> bool:
+    """Return whether a word is a signal, by number or by name without ``SIG``."""
+    if word.isdigit():
+        return 0 < int(word) < signal.NSIG
+    return f"SIG{word}" in signal.Signals.__members__
 
 
 def parse_counted(word: str) -> dict[str, int]:

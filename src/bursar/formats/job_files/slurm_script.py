@@ -54,8 +54,11 @@ run=$(printf %.6s "$BURSAR_RUN"); A=${number:-$((0x${run:-0} % 60000000 + 1))}; 
 N=$(uname -n); N=${N%%.*}; U=$(id -un)
 export SLURM_JOB_ID=$J SLURM_JOBID=$J SLURMD_NODENAME=$N SLURM_JOB_NODELIST=$N SLURM_NODELIST=$N
 export SLURM_JOB_USER=$U SLURM_JOB_UID=$(id -u) SLURM_TASK_PID=$$ SLURM_SUBMIT_HOST=$N
+[ -z "$BURSAR_RESTARTS" ] || export SLURM_RESTART_COUNT=$BURSAR_RESTARTS
+[ "$mode" != append ] || export SLURM_OPEN_MODE=a
 [ -z "$position" ] || export SLURM_ARRAY_JOB_ID=$A
 if [ -f srun ]; then chmod +x srun; export PATH="$place:$PATH"; fi
+if [ -n "$number" ]; then export BURSAR_STEPS="$place/.steps"; mkdir "$BURSAR_STEPS"; fi
 cd "$folder" || exit 1
 eval "output=\"$output\" error=\"$error\" input=\"$input\""
 before=0; erred=0
@@ -67,16 +70,24 @@ else
   [ -z "$error" ] || : > "$error" || exit 1
 fi
 eval "set -- \"\$@\" \"\$place/\$script\" $arguments"
+announce() {  # where a signal for the job has to go
+  [ ! -d "$BURSAR_RUNNING" ] ||
+    echo "$(uname -n) $1 $(cut -d ' ' -f 22 "/proc/$1/stat") $place" > "$BURSAR_RUNNING/$J"
+}
 start() {
   [ -n "$signal" ] || { env "$@"; return; }
   env "$@" <&0 & child=$!
-  ( trap 'kill "$nap"; exit' TERM; sleep "${signal#* }" & nap=$!
-    wait "$nap" && kill -s "${signal% *}" "$child" ) > /dev/null 2>&1 & timer=$!
+  announce "$child"
+  ( trap 'kill "$nap"; exit' TERM; after=${signal% *}; sleep "${after#* }" & nap=$!
+    wait "$nap" || exit
+    case $signal in *script) set -- "$child" ;; *) cd "$BURSAR_STEPS" && set -- [0-9]* ;; esac
+    kill -s "${signal%% *}" "$@" ) > /dev/null 2>&1 & timer=$!
   wait "$child"; status=$?
   kill "$timer" 2> /dev/null; wait "$timer"
   return "$status"
 }
 if [ -n "$number" ] && [ -z "$signal" ]; then  # all that is left to do
+  announce $$
   [ -n "$error" ] || exec env "$@" < "$input" >> "$output" 2>&1
   exec env "$@" < "$input" >> "$output" 2>> "$error"
 fi
@@ -97,14 +108,19 @@ so that the task's own output has it, too. Without a number, which keeps what is
 files alone, the number of the job is made of the run's identity.
 """
 
-_SRUN = r"""#!/bin/sh
+SRUN_SCRIPT = r"""#!/bin/sh
 # Stands for Slurm's srun within a task of Bursar, whose processors are on one machine.
-count=${SLURM_NTASKS:-1}; label=
+count=${SLURM_NTASKS:-1}; label=; output=; error=; mode=${SLURM_OPEN_MODE:-t}
 while [ $# -gt 0 ]; do
   case $1 in
     -n|--ntasks) count=$2; shift ;;
     --ntasks=*) count=${1#*=} ;;
     -n[0-9]*) count=${1#-n} ;;
+    -o|--output) output=$2; shift ;;
+    --output=*) output=${1#*=} ;;
+    -e|--error) error=$2; shift ;;
+    --error=*) error=${1#*=} ;;
+    --open-mode=*) mode=${1#*=} ;;
     -c|--cpus-per-task|--mem|--mem-per-cpu|-J|--job-name) shift ;;
     -c[0-9]*|--cpus-per-task=*|--mem=*|--mem-per-cpu=*|--job-name=*) ;;
     -N|--nodes) [ "$2" = 1 ] || { echo "srun: $1 $2: a task has one node" >&2; exit 1; }; shift ;;
@@ -119,6 +135,38 @@ while [ $# -gt 0 ]; do
 done
 [ $# -gt 0 ] || { echo 'srun: expected a program' >&2; exit 1; }
 export SLURM_NTASKS=$count SLURM_NPROCS=$count SLURM_STEP_NUM_TASKS=$count
+# Names itself among the steps, for signals that are meant for these.
+[ -z "$BURSAR_STEPS" ] || set -- /bin/sh -c \
+  'cut -d " " -f 22 "/proc/$$/stat" > "$0/$$"; exec "$@"' "$BURSAR_STEPS" "$@"
+node=${SLURMD_NODENAME:-$(uname -n)}
+filled() {  # sets name to a pattern's file
+  name=
+  rest=$1
+  while [ "${rest#*%}" != "$rest" ]; do
+    name=$name${rest%%\%*}; rest=${rest#*%}; sign=${rest%"${rest#?}"}; rest=${rest#?}
+    case $sign in
+      A) value=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID} ;;
+      a) value=${SLURM_ARRAY_TASK_ID:-4294967294} ;;
+      j) value=$SLURM_JOB_ID ;;
+      J) value=$SLURM_JOB_ID.0 ;;
+      N) value=$node ;;
+      n|t) value=$SLURM_PROCID ;;
+      s) value=0 ;;
+      u) value=$SLURM_JOB_USER ;;
+      x) value=$SLURM_JOB_NAME ;;
+      %) value=% ;;
+      *) echo "srun: %$sign is not honoured in names of files" >&2; return 1 ;;
+    esac
+    name=$name$value
+  done
+  name=$name$rest
+}
+opened() {  # a file, empty unless it is to be appended to, made by the first task only
+  filled "$1" || exit 1
+  case $mode in a|append) ;; *)
+    case $1 in *%[nt]*) : > "$name" ;; *) [ "$SLURM_PROCID" != 0 ] || : > "$name" ;; esac
+  esac
+}
 one() {
   if [ -n "$label" ]; then
     { { { "$@" 2>&1 >&3 3>&- 4>&-; echo $? >&4; } |
@@ -128,17 +176,24 @@ one() {
   fi
   exec "$@"
 }
+redirected() {
+  if [ -n "$error" ]; then opened "$error"; errors=$name; fi
+  if [ -n "$output" ]; then
+    opened "$output"; exec >> "$name"
+    [ -n "$error" ] || exec 2>&1
+  fi
+  [ -z "$error" ] || exec 2>> "$errors"
+}
 failed() { [ "$2" = 0 ] || echo "srun: error: $node: task $1: Exited with exit code $2" >&2; }
-node=${SLURMD_NODENAME:-$(uname -n)}
 if [ "$count" = 1 ] && [ -z "$label" ]; then
   export SLURM_PROCID=0 SLURM_LOCALID=0
-  "$@"; status=$?
+  (redirected; exec "$@"); status=$?
   failed 0 "$status"; exit "$status"
 fi
 mark=$(mktemp -d)/status; trap 'rm -rf "${mark%/*}"' EXIT
 number=0; started=
 while [ "$number" -lt "$count" ]; do
-  ( export SLURM_PROCID=$number SLURM_LOCALID=$number; trap - EXIT; one "$@" ) &
+  ( export SLURM_PROCID=$number SLURM_LOCALID=$number; trap - EXIT; redirected; one "$@" ) &
   started="$started $!"; number=$((number + 1))
 done
 worst=0; number=0
@@ -149,6 +204,7 @@ for process in $started; do
 done
 exit "$worst"
 """
+"""Stands for ``srun`` within a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +466,7 @@ def tasks_of(job: SlurmJob, name: str, script: SlurmScript) -> Iterator[Task]:
     common = job.variables | {"SLURM_JOB_NAME": name, "SLURM_SUBMIT_DIR": str(script.root)} | added
     before: tuple[Step, ...] = () if exported is None else (Inherit(exported),)
     if script.uses_srun:
-        before += (Write(SRUN, _SRUN),)
+        before += (Write(SRUN, SRUN_SCRIPT),)
     mode = job.value("open-mode", "truncate")
     if mode not in ("append", "truncate"):
         raise job.options["open-mode"].error(f'expected append or truncate, got "{mode}"')
@@ -427,7 +483,8 @@ def tasks_of(job: SlurmJob, name: str, script: SlurmScript) -> Iterator[Task]:
         own = {} if index is None else {"SLURM_ARRAY_TASK_ID": str(index)}
         when = ""
         if signal is not None and job.limit is not None:
-            when = f"{signal.name} {max(job.limit - signal.seconds, 0):.0f}"
+            meant = "script" if signal.is_for_script else "steps"
+            when = f"{signal.name} {max(job.limit - signal.seconds, 0):.0f} {meant}"
         command = Exec(
             (
                 *("/bin/sh", "-c", _RUN_SCRIPT, "sbatch", folder, output, error, mode, source),
