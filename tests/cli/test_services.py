@@ -1,10 +1,12 @@
 """``bursar submit``, ``watch``, ``results``, ``instance`` and ``top``, against a real service."""
 
+import csv
 import json
 import re
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,61 @@ def test_a_campaign_is_taken_with_its_files_and_dependencies(here: Any) -> None:
     instance = re.findall(r"instance ([0-9a-z_-]{20,})", done.stderr)[0]
     refused = here.bursar("submit", "-f", "w.toml", "--instance", instance, status=2)
     assert "need a new instance" in refused.stderr
+
+
+def test_an_instance_is_exported_as_runs_are(here: Any) -> None:
+    """
+    All five formats. The campaign that was submitted tells order and processors, which a service
+    does not keep; without it each task stands alone.
+    """
+    here.write(
+        "order.toml",
+        '[campaign]\nname = "order"\n'
+        '[tasks.b]\ncommand = "sleep 0.1; cat a.txt; exit 3"\ninputs = ["a.txt"]\nprocessors = 2\n'
+        '[tasks.a]\ncommand = "echo made > a.txt"\noutputs = ["a.txt"]\n'
+        '[tasks.c]\ncommand = "true"\nafter = ["b"]\n',
+    )
+    instance = here.json("submit", "-f", "order.toml", "--label", "ordered")["instance"]
+    here.bursar("watch", instance, status=1)
+
+    def exported(form: str, *words: str) -> str:
+        text: str = here.bursar("instance", "export", instance, "--as", form, *words).stdout
+        return text
+
+    document = json.loads(exported("wfformat", "-f", "order.toml"))
+    assert document["name"] == "order"
+    tasks = {one["id"]: one for one in document["workflow"]["specification"]["tasks"]}
+    assert {name: one["parents"] for name, one in tasks.items()} == {
+        "a": [],
+        "b": ["a"],
+        "c": ["b"],
+    }
+    ends = {one["id"]: one for one in document["workflow"]["execution"]["tasks"]}
+    assert {name: one["coreCount"] for name, one in ends.items()} == {"a": 1, "b": 2}
+    assert ends["b"]["bursar"]["exitCode"] == 3
+    assert ends["b"]["runtimeInSeconds"] > 0.1
+    here.write("order.json", json.dumps(document))
+    assert "3 tasks" in here.bursar("plan", "order.json").stdout
+
+    alone = json.loads(exported("wfformat"))["workflow"]["specification"]["tasks"]
+    assert {one["id"]: one["parents"] for one in alone} == {"a": [], "b": [], "c": []}
+    rows = list(csv.DictReader(exported("jobs-csv", "-f", "order.toml").splitlines()))
+    assert [(row["task"], row["success"]) for row in rows] == [("a", "1"), ("b", "0")]
+    assert float(rows[1]["submission_time"]) >= float(rows[0]["finish_time"])
+    spans = json.loads(exported("otel"))["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert len(spans) == 3
+    exported("ro-crate", "-o", "order.zip", "--license", "https://example.org/cc0")
+    with zipfile.ZipFile(here.path / "order.zip") as crate:
+        graph = json.loads(crate.read("ro-crate-metadata.json"))["@graph"]
+    assert sum(one["@type"] == "CreateAction" for one in graph) == 3  # the whole, and two tasks
+    written = here.json("instance", "export", instance, "--as", "jobs-csv", "-o", "jobs.csv")
+    assert (written["tasks"], written["attempts"]) == (3, 2)
+
+    here.write("other.toml", '[tasks.x]\ncommand = "true"\n')
+    said = here.bursar(
+        "instance", "export", instance, "--as", "otel", "-f", "other.toml", status=2
+    ).stderr
+    assert "other.toml: is not the campaign of the instance's 3 tasks" in said
 
 
 def test_an_interrupted_watch_leaves_the_tasks(here: Any) -> None:

@@ -181,7 +181,7 @@ def _cycle(instance: dict[str, Any]) -> None:
 BAD: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda i: i.pop("schemaVersion"), 'missing field "schemaVersion"'),
     (lambda i: i.update(schemaVersion="1.4"), 'version "1.4" is not supported, expected 1.5 or'),
-    (lambda i: i.update(schemaVersion=1.5), 'schemaVersion: expected "str", got "float"'),
+    (lambda i: i.update(schemaVersion=1.5), "schemaVersion: expected text, got a number"),
     (lambda i: i.pop("workflow"), 'missing field "workflow"'),
     (lambda i: i["workflow"].pop("specification"), 'workflow: missing field "specification"'),
     (
@@ -191,11 +191,11 @@ BAD: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda i: _tasks(i).clear(), "is empty, expected at least one task"),
     (
         lambda i: _tasks(i)[1].update(id=7),
-        'workflow.specification.tasks[1].id: expected "str", got "int"',
+        "workflow.specification.tasks[1].id: expected text, got a whole number",
     ),
     (
         lambda i: _runs(i)[0].update(runtimeInSeconds="long"),
-        'workflow.execution.tasks[0].runtimeInSeconds: expected "float", got "str"',
+        "workflow.execution.tasks[0].runtimeInSeconds: expected a number, got text",
     ),
     (lambda i: _tasks(i)[1].update(id="a"), 'duplicate task id "a"'),
     (lambda i: _tasks(i)[1].update(id=""), "id must not be empty"),
@@ -205,7 +205,10 @@ BAD: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda i: _tasks(i)[1]["children"].append("z"), 'task b: unknown child "z"'),
     (_cycle, "in a cycle: "),
     (lambda i: _files(i)[0].update(sizeInBytes=-1), "file raw: sizeInBytes must not be negative"),
-    (lambda i: _files(i)[0].update(sizeInBytes=2.5), 'files[0].sizeInBytes: expected "int"'),
+    (
+        lambda i: _files(i)[0].update(sizeInBytes=2.5),
+        "files[0].sizeInBytes: expected a whole number",
+    ),
     (lambda i: _files(i)[0].update(sizeInBytes=10**30), "sizeInBytes"),
     (lambda i: _files(i)[1].update(id="raw"), 'file raw: duplicate file id "raw"'),
     (lambda i: _files(i).pop(), 'task b: unknown file "done"'),
@@ -259,7 +262,7 @@ def test_a_name_that_leaves_its_folder_is_refused(tmp_path: Path) -> None:
     [
         ("", "is not JSON"),
         ("{\n  oops}", "2:3: is not JSON: "),
-        ("[1]", 'expected "object", got "array"'),
+        ("[1]", "expected a table, got a list"),
         ('{"a":' * 100_000, "nested too deeply"),
         ('{"schemaVersion": "\ud800"}', "is not JSON"),
     ],

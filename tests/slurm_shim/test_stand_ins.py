@@ -201,6 +201,85 @@ def test_a_shell_script_builds_a_chain(shim: Shim) -> None:
     assert "ExitCode=3:0" in shim.run(f"scontrol show job {second}")
 
 
+def test_jobs_wait_for_failures_and_for_several_kinds(shim: Shim) -> None:
+    """Each through a gate: two begin, one never does, and after asks for a begin that was."""
+    said = shim.run(
+        "set -e\n"
+        "good=$(sbatch --parsable -W --wrap true)\n"
+        "bad=$(sbatch --parsable --wrap 'until [ -f fail ]; do sleep 0.05; done; exit 3')\n"
+        "mend=$(sbatch --parsable -d afternotok:$bad --wrap 'echo mended > mended')\n"
+        "never=$(sbatch --parsable -d afternotok:$mend --wrap 'touch unneeded')\n"
+        "both=$(sbatch --parsable -d afterok:$mend,afterany:$bad:$never --wrap 'cat mended')\n"
+        "now=$(sbatch --parsable -d after:$good,afterany:$both --wrap true)\n"
+        "squeue -h -j $both -o %E; touch fail; echo $mend $never $both $now"
+    )
+    mend, never, both, now = said.splitlines()[-1].split()
+    assert f"afterok:{mend}(unfulfilled),afterany:" in said
+    assert [shim.state(job) for job in (mend, both, now)] == ["COMPLETED"] * 3
+    assert shim.state(never).startswith("CANCELLED")
+    assert not (shim.work / "unneeded").exists()
+    late = shim.run("sbatch -a 0-3%1 -d afterok:1 --wrap true", status=1)
+    assert "honoured beside afterany and singleton only" in late
+
+
+def test_a_job_is_put_back_and_those_that_wait_for_it_wait_on(shim: Shim) -> None:
+    """
+    The job asks for it itself, as scripts at their limit do; what follows runs once, after it.
+    """
+    (shim.work / "again.sh").write_text(
+        "#!/bin/bash\n#SBATCH -o again.out --open-mode=append\n"
+        "echo begin ${SLURM_RESTART_COUNT-0} >> order\n"
+        "until [ -f told ]; do sleep 0.05; done\n"
+        '[ -n "$SLURM_RESTART_COUNT" ] || { scontrol requeue $SLURM_JOB_ID; sleep 100; }\n'
+        "echo end >> order\n"
+    )
+    job = shim.submit("again.sh")
+    chain = shim.submit(f"-d afterok:{job} --wrap 'echo after >> order'")
+    last = shim.submit(f"-a 0-2%1 -d afterany:{chain} --wrap 'echo last >> order'")
+    (shim.work / "told").touch()
+    assert shim.state(last) == "COMPLETED"
+    order = "begin 0 begin 1 end after last last last"
+    assert " ".join((shim.work / "order").read_text().split()) == order
+    assert "Restarts=1" in shim.run(f"scontrol show job {job}")
+    assert "scancelled" not in (shim.work / "again.out").read_text()
+    once = shim.submit("--no-requeue --wrap 'exit 1'")
+    assert shim.state(once) == "FAILED"
+    refused = shim.run(f"scontrol requeue {once}", status=1)
+    assert refused == f"Requested operation is presently disabled for job {once}\n"
+    shim.run(f"scontrol requeue {job}")
+    shim.state(job)
+    assert "Restarts=2" in shim.run(f"scontrol show job {job}")
+
+
+def test_signals_reach_steps_the_script_or_all(shim: Shim) -> None:
+    """As Slurm's scancel: without --batch or --full steps only, with --full children, too."""
+    (shim.work / "signals.sh").write_text(
+        "#!/bin/bash\n#SBATCH -o signals.out\n"
+        "trap 'echo script >> heard' USR1\n"
+        'srun bash -c \'trap "echo step >> heard" USR1; touch ready; '
+        "until [ -f heard-all ]; do sleep 0.05; done' &\n"
+        "until [ -f heard-all ]; do sleep 0.05; done; wait\n"
+    )
+    job = shim.submit("signals.sh")
+    give_up = time.monotonic() + PATIENCE
+    while not (shim.work / "ready").exists():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    for options, expected in (("", ["step"]), ("-b", ["script"]), ("-f", ["script", "step"])):
+        heard = shim.work / "heard"
+        heard.unlink(missing_ok=True)
+        shim.run(f"scancel {options} -s USR1 {job}")
+        while not heard.exists() or sorted(heard.read_text().split()) != expected:
+            assert time.monotonic() < give_up, (options, heard.exists() and heard.read_text())
+            time.sleep(0.05)
+    (shim.work / "heard-all").touch()
+    assert shim.state(job) == "COMPLETED"
+    before = shim.submit("--wrap 'sleep 2'")
+    waiting = shim.submit(f"-d afterany:{before} --wrap true")
+    said = shim.run(f"scancel -s USR1 {waiting}", status=1)
+    assert "Job can not be altered now" in said
+
+
 def test_a_script_is_kept_as_it_was_submitted(shim: Shim) -> None:
     """A script may be changed or removed once sbatch has returned; its arguments are quoted."""
     (shim.work / "gone.sh").write_text(
@@ -292,11 +371,12 @@ def test_a_job_that_died_on_its_way_is_handed_over_once(shim: Shim) -> None:
         ("sbatch --wrap true x.sh", "--wrap: goes without a script"),
         ("echo 'echo no' | sbatch", "expected a first line such as #!/bin/bash"),
         ("sbatch --no-such-option x.sh", "--no-such-option is no option of sbatch"),
-        ("sbatch -d after:1 --wrap true", "--dependency: expected afterok:JOB"),
+        ("sbatch -d expand:1 --wrap true", "--dependency: expected afterok:JOB"),
         ("sbatch -d afterok:99999 --wrap true", '--dependency: there is no job "99999"'),
         ("sbatch --signal=USR@9 --wrap true", "--signal: expected SIGNAL@SECONDS"),
         ("sbatch -c 9999 --wrap true", "sbatch: error: "),
-        ("squeue --sort=i", "squeue: error: --sort is not honoured"),
+        ("squeue --sort=k", "--sort: expected letters of "),
+        ("squeue -i 5", "squeue: error: -i is not honoured"),
         ("squeue -o %!", "--format: expected a letter of squeue(1)"),
         ("squeue -O Jobid,Stat", 'no column "Stat" is known here'),
         ("squeue -j 99999", "Invalid job id specified"),

@@ -1,5 +1,6 @@
 """What command lines mean and what answers look like, without a service."""
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bursar.model.errors import InputError
-from bursar.remote.messages import Result
+from bursar.remote.messages import Result, TaskSpec
 from bursar.slurm_shim.accounting import job_record, parse_sacct_format, sacct_lines
+from bursar.slurm_shim.dependencies import depending_on, placed
 from bursar.slurm_shim.job_book import JobBook
-from bursar.slurm_shim.jobs import COMPACT, JobElement, JobFacts, state_of
+from bursar.slurm_shim.jobs import COMPACT, JobElement, JobFacts, Prerequisite, state_of
 from bursar.slurm_shim.listing import (
     SHORT,
     ListedElement,
@@ -24,7 +26,6 @@ from bursar.slurm_shim.listing import (
     squeue_lines,
 )
 from bursar.slurm_shim.selecting import parse_jobs, parse_moment, parse_states
-from bursar.slurm_shim.service_link import placed
 from bursar.slurm_shim.submitting import (
     SubmittedScript,
     facts_of,
@@ -229,11 +230,82 @@ def test_of_an_array_with_a_limit_each_waits_for_the_one_so_many_before(tmp_path
     facts = facts_of(script, "ann", book.elements)
     job = book.add(facts, range(4), lambda n: specs_of_job(script, n), 1e9)
     (waiting,) = book.undelivered()
-    tasks = placed(waiting, 10, [])
+    _, tasks = placed(
+        waiting.facts, waiting.specs, 10, [], tmp_path, positions=range(4), before=lambda p: 10 + p
+    )
     book.close()
     assert job == 1
     assert [task.after for task in tasks] == [(), (), (10,), (11,)]
     assert [task.needs for task in tasks] == [None, None, "ended", "ended"]
+
+
+def linked(
+    tmp_path: Path, dependency: str, count: int = 1
+) -> tuple[list[TaskSpec], list[TaskSpec]]:
+    """Return gates and tasks of a job behind elements 3 and 4 of job 7, whose tasks are 3 and 4."""
+    known = [element(position=n, index=n) for n in (3, 4)]
+    words = ("-d", dependency) if count == 1 else ("-d", dependency, "-a", f"0-{count - 1}")
+    script = submission(tmp_path, *words, "-J", "fit")
+    facts = facts_of(script, "ann", lambda _: known)
+    return placed(
+        facts,
+        specs_of_job(script, 20),
+        10,
+        [(one.kind, one.position) for one in facts.after],
+        tmp_path,
+        positions=range(count),
+        before=lambda _: 0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("dependency", "gates", "after", "needs"),
+    [
+        ("afterok:7", [], (3, 4), None),
+        ("afterany:7_3", [], (3,), "ended"),
+        ("singleton", [], (3, 4), "ended"),
+        ("afternotok:7_3", [(3,)], (10,), None),
+        ("afterok:7_3,afterany:7_4", [(4,)], (3, 10), None),
+        ("afterok:7_3,singleton,afternotok:7_4", [(3, 4), (4,)], (3, 10, 11), None),
+    ],
+)
+def test_jobs_wait_for_tasks_or_for_gates(
+    tmp_path: Path, dependency: str, gates: list[Any], after: Any, needs: Any
+) -> None:
+    """
+    A service knows "all succeeded" and "all ended"; the rest goes through gates, tasks 10 and 11.
+    """
+    made, (task,) = linked(tmp_path, dependency)
+    assert [gate.after for gate in made] == gates
+    assert all(gate.needs == "ended" for gate in made)
+    assert (task.after, task.needs) == (after, needs)
+
+
+def test_elements_wait_for_their_own_with_aftercorr(tmp_path: Path) -> None:
+    _, tasks = linked(tmp_path, "aftercorr:7", 2)
+    assert [task.after for task in tasks] == [(3,), (4,)]
+
+
+def test_many_elements_wait_for_many_through_one_gate(tmp_path: Path) -> None:
+    """Edges grow with the sum of both arrays and not with their product."""
+    (gate,), tasks = linked(tmp_path, "afterok:7", 5001)
+    assert (gate.after, gate.needs) == ((3, 4), None)
+    assert {task.after for task in tasks} == {(10,)}
+
+
+def test_what_waits_for_an_element_is_found_through_others() -> None:
+    """7 is waited for by 20, which 30 waits for; 40 waits for another, and 50 has begun."""
+    after = {20: ("afterok", 7), 30: ("afternotok", 20), 40: ("afterany", 8), 50: ("afterok", 7)}
+    known = [
+        element(
+            job=job,
+            facts=replace(FACTS, after=(Prerequisite(kind, parent, 0),)),  # type: ignore[arg-type]
+            state="RUNNING" if job == 50 else "PENDING",
+        )
+        for job, (kind, parent) in after.items()
+    ]
+    first = element(state="RUNNING")
+    assert [one.job for one in depending_on(first, [first, *known])] == [20, 30]
 
 
 def test_ends_are_recorded_once_and_numbers_never_given_twice(tmp_path: Path) -> None:

@@ -111,6 +111,21 @@ def alike(text: str, numbers: list[str]) -> str:
         "scontrol show hostnames 'a[1-2],b'",
         "sbatch --parsable --wait -p main --wrap 'exit 9' | wc -w",
         "sbatch -p main --wrap true | sed 's/[0-9]*$/N/'",
+        "squeue --start | head -n 1",
+        "squeue --me -n plain,several,later -h -t all -S i -o '%j|%K|%T'",
+        "squeue -u $(id -un) -n plain,several,later -h -t all -S -j,i -o '%j|%K'",
+        "squeue -n plain,fails -h -t all -S i -o '%b|%d|%f|%h|%O|%v|%W|%x|%X|%y|%Y|%z'",
+        "squeue -h -t PD,R | wc -l",
+        "squeue -h -n absent -o %i | wc -l",
+        "sinfo -s | head -n 1",
+        "sinfo -N | head -n 1",
+        "sinfo -h -t down -o %n",
+        "scontrol show jobid -dd 999999",
+        "scontrol requeue 999999",
+        "scancel 999999",
+        "scancel -s USR1 999999",
+        "scancel --name=absent",
+        "scontrol show hostnames n[01-03],m",
     ],
 )
 def test_commands_print_and_end_alike(
@@ -118,6 +133,129 @@ def test_commands_print_and_end_alike(
 ) -> None:
     (real, _), (shim, _) = both
     assert shim(line) == real(line)
+
+
+@pytest.mark.long
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sbatch absent.sh",
+        "sbatch --no-such-option --wrap true",
+        "sbatch -d foo:1 --wrap true",
+        "sbatch -d afterok:x --wrap true",
+        "sbatch -d expand:1 --wrap true",
+        "sbatch -t soon --wrap true",
+        "sbatch -a 3-1 --wrap true",
+        "echo 'echo no' | sbatch",
+        "squeue -t BROKEN",
+        "scancel",
+        "scancel -s NOPE 1",
+        "scontrol requeue",
+    ],
+)
+def test_wrong_commands_fail_alike(
+    both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]], line: str
+) -> None:
+    """Both with a status other than 0; what is wrong is said in other words."""
+    (real, _), (shim, _) = both
+    assert "0" not in (shim(line).splitlines()[-1], real(line).splitlines()[-1])
+
+
+SCENARIOS = {
+    "dependencies": "bad=$(S --wrap 'until [ -f fail ]; do sleep 0.1; done; exit 3')\n"
+    "mend=$(S -d afternotok:$bad --wrap 'echo mended > mended')\n"
+    "never=$(S --kill-on-invalid-dep=yes -d afternotok:$mend --wrap 'touch unneeded')\n"
+    "both=$(S -d afterok:$mend,afterany:$bad:$never --wrap 'cat mended')\n"
+    "alone=$(S -J fit --wrap 'sleep 0.3; echo 1 >> alone')\n"
+    "last=$(S -J fit -d singleton --wrap 'echo 2 >> alone')\n"
+    "array=$(S -a 0-2 --wrap '[ $SLURM_ARRAY_TASK_ID != 1 ]')\n"
+    "own=$(S -a 0-2 -d aftercorr:$array --kill-on-invalid-dep=yes --wrap true)\n"
+    "begun=$(S -W --wrap true)\n"
+    "after=$(S -d after:$begun --wrap true)\n"
+    "touch fail; wait_for_all\n"
+    "for j in $bad $mend $never $both $alone $last $array $own $after; do\n"
+    "  squeue -h -t all -j $j -S i -r -o '%j %K %T'; done; cat alone; ls unneeded",
+    "requeue": "j=$(S --no-requeue --wrap 'sleep 6'); scontrol requeue $j 2>&1 | sed s/$j/J/\n"
+    "k=$(S -d afterany:$j --wrap true); scontrol requeue $k 2>&1 | sed s/$k/K/; wait_for_all\n"
+    "scontrol requeue $j 2>&1 | sed s/$j/J/",
+    "signals": "cat > signals.sh <<'E'\n#!/bin/bash\n#SBATCH -o signals.out\n"
+    "trap 'echo script >> heard' USR1\n"
+    'srun bash -c \'trap "echo step >> heard" USR1; touch ready; '
+    "until [ -f enough ]; do sleep 0.05; done' &\n"
+    "until [ -f enough ]; do sleep 0.05; done; wait; exit 5\nE\n"
+    "j=$(S signals.sh); until [ -f ready ]; do sleep 0.1; done\n"
+    "scancel -s USR1 $j; sleep 1; cat heard; rm -f heard; scancel -b -s SIGUSR1 $j; sleep 1\n"
+    "cat heard; touch enough; wait_for_all; squeue -h -t all -j $j -o '%T'",
+    "before the limit": "cat > late.sh <<'E'\n#!/bin/bash\n#SBATCH -t 1 --signal=USR2@57\n"
+    "#SBATCH -o late.out\n"
+    "srun bash -c 'trap \"echo step; exit 0\" USR2; while true; do sleep 0.05; done'\n"
+    "echo script\nE\n"
+    "j=$(S late.sh); wait_for_all; sort late.out",
+    "some elements": "a=$(S -a 0-5%1 -J arr --wrap 'until [ -f enough ]; do sleep 0.1; done')\n"
+    "until squeue -h -j ${a}_0 -o %t | grep -q R; do sleep 0.2; done\n"
+    "scancel ${a}_[2-3] ${a}_5; sleep 0.5; squeue -h -j $a -S i -o '%i %T %r' | sed s/$a/A/\n"
+    "squeue -h -r -j $a -S i -o '%i %T' | sed s/$a/A/; touch enough; wait_for_all\n"
+    # Slurm's queue forgets elements that never began at once.
+    "squeue -h -t all -r -j $a -S i -o '%K %T' | grep -v CANCELLED",
+    "files of steps": "S -n 2 -N 1 -J fit --wrap 'srun -o %x-%t.txt -e err-%A-%%.txt sh -c "
+    '"echo \\$SLURM_PROCID; echo e >&2"; srun -n 1 -o one echo a; '
+    "srun -n 1 -o one --open-mode=append echo b' > number; wait_for_all\n"
+    "mv err-$(cat number)-%.txt err; head fit-*.txt err one",
+}
+"""Lines of shell by name; ``S`` submits, ``wait_for_all`` waits for the queue to be empty."""
+
+
+@pytest.mark.long
+@pytest.mark.ci
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_story_has_the_same_end(
+    both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]], name: str
+) -> None:
+    """Each in a folder of its own, so that files are not mixed up."""
+    begin = (
+        f"mkdir 'story {name}'; cd 'story {name}'\n"
+        'S() { sbatch --parsable -p main "$@"; }\n'
+        "wait_for_all() { for n in $(seq 200); do\n"
+        '  [ -n "$(squeue -h)" ] || return; sleep 0.3; done; squeue; }\n'
+    )
+    (real, _), (shim, _) = both
+    assert shim(begin + SCENARIOS[name]) == real(begin + SCENARIOS[name])
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_json_says_the_same(
+    both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]],
+) -> None:
+    """
+    Slurm 22.05 has v0.0.38, the stand-ins v0.0.41: the same keys, numbers and states wrapped.
+    """
+    said = []
+    for run, _ in both:
+        document = json.loads(run("squeue -t all --json").rpartition("}")[0] + "}")
+        found = {}
+        for job in document["jobs"]:
+            if job["name"] in ("plain", "fails", "killed", "several", "inside", "later"):
+                task = job["array_task_id"]
+                task = task if not isinstance(task, dict) else task["number"] or None
+                state = job["job_state"]
+                found[f"{job['name']} {task or ''}"] = {
+                    "job_state": state if isinstance(state, str) else state[0],
+                    **{
+                        key: job[key] if not isinstance(job[key], dict) else job[key]["number"]
+                        for key in ("cpus", "node_count", "restart_cnt", "batch_flag")
+                    },
+                    **{key: job[key] for key in ("partition", "comment", "requeue", "user_id")},
+                    "folder": alike(job["current_working_directory"], []),
+                    "keys": job.keys(),
+                }
+        said.append(found)
+    real, shim = said
+    assert shim.keys() == real.keys()
+    for name, job in shim.items():
+        assert job.pop("keys") - real[name].pop("keys") <= {"batch_flag"}
+        assert job == real[name]
 
 
 @pytest.mark.long

@@ -26,6 +26,10 @@ def register_commands(module: str, app: typer.Typer) -> None:
             from bursar.cli import dashboard
 
             dashboard.register(app)
+        case "exports":
+            from bursar.cli import exports
+
+            exports.register(app)
         case "history":
             from bursar.cli import history
 

@@ -1,12 +1,10 @@
-"""Commands for runs that one keeps: ``logs``, ``tag``, ``compare``, ``export`` and ``clean``."""
+"""Commands for runs that one keeps: ``logs``, ``tag``, ``compare`` and ``clean``."""
 
 import asyncio
-import os
-import re
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,7 +29,6 @@ def register(app: typer.Typer) -> None:
     app.command("logs")(show_logs)
     app.command("tag")(tag_run)
     app.command("compare")(compare)
-    app.command("export")(export_run)
     app.command("clean")(clean)
 
 
@@ -246,168 +243,3 @@ def clean(
         print_note(text)
     if errors:
         raise typer.Exit(1)
-
-
-# ``bursar export``: records of a run that other tools read.
-
-ExportFormat = Literal["wfformat", "ro-crate", "jobs-csv", "parquet", "otel"]
-_ENDINGS = {"ro-crate": "crate.zip", "parquet": "parquet"}
-"""Formats that are no text, which cannot go to stdout, with the ending of a name."""
-_URL = re.compile(r"https?://[^\s<>\"]+")
-_AUTHOR = re.compile(r"[^<>\n]*[^<>\s][^<>\n]*(<https?://[^\s<>\"]+>)?")
-
-
-def export_run(
-    run: RunName,
-    form: Annotated[
-        ExportFormat,
-        typer.Option(
-            "--as",
-            metavar="FORMAT",
-            help="Format of the record: wfformat (WfFormat 1.5), ro-crate (a Provenance Run Crate, "
-            "a folder or .zip), jobs-csv (Batsim's jobs.csv, which evalys reads), parquet (a row "
-            "for each attempt) or otel (a trace of OpenTelemetry, as OTLP JSON).",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="File or folder to write. Default: stdout; ro-crate and parquet need a name.",
-        ),
-    ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--endpoint",
-            metavar="URL",
-            help="Send the trace to this collector (otel), as in http://localhost:4318. "
-            "OTEL_EXPORTER_OTLP_HEADERS has headers, such as a token.",
-            show_default=False,
-        ),
-    ] = None,
-    author: Annotated[
-        str | None,
-        typer.Option(
-            "--author",
-            metavar="NAME",
-            help="Person that the crate names: Ann Smith, or 'Ann Smith <https://orcid.org/...>'.",
-            show_default=False,
-        ),
-    ] = None,
-    licence: Annotated[
-        str | None,
-        typer.Option(
-            "--license",
-            metavar="URL",
-            help="Licence that the crate states for its data.",
-            show_default=False,
-        ),
-    ] = None,
-    files: Annotated[
-        bool,
-        typer.Option(
-            "--files/--no-files",
-            help="Copy what the tasks read and made into the crate, or describe it only.",
-        ),
-    ] = True,
-    commands: Annotated[
-        bool,
-        typer.Option(
-            "--commands/--no-commands", help="Tell the command lines of tasks, or leave them out."
-        ),
-    ] = True,
-    runs: RunsFolder = RUNS,
-    as_json: AsJson = False,
-) -> None:
-    """
-    Write a run's record in a format that other tools read.
-
-    Values of variables, secrets, and what tasks printed are in none of them. The run may be
-    unfinished.
-    """
-    from bursar.runs.folder import RunFolder
-    from bursar.runs.kept import exporting
-    from bursar.runs.run_record import integrity_warning, read_run
-
-    _check_export(form, output, endpoint, (author, licence), files=files)
-    if output is None and endpoint is None and as_json:
-        raise InputError("needs a name to write to", where="--json", hint="give one with -o FILE")
-    record = read_run(RunFolder.open(runs, run))
-    doubt = integrity_warning(record)
-    if doubt:
-        print_note(doubt)
-    exported = exporting.exported_run(record, commands=commands)
-    if endpoint is not None:
-        sent = exporting.send_trace(exported, endpoint, os.environ)
-        print_note(f"sent {sent} spans to {endpoint}")
-    elif output is None:
-        exporting.WRITERS[form](exported, sys.stdout)
-        return
-    elif form == "ro-crate":
-        exporting.write_crate(
-            exported, output, author=author or "", licence=licence or "", files=files
-        )
-    elif form == "parquet":
-        exporting.write_parquet(exported, output)
-    else:
-        exporting.write_text(form, exported, output)
-    if output is not None:
-        print_note(f"wrote {output}")
-    if as_json:
-        print_json(
-            {
-                "run": exported.name,
-                "as": form,
-                "output": None if output is None else str(output),
-                "endpoint": endpoint,
-                "tasks": len(exported.workflow.tasks),
-                "attempts": len(exported.attempts),
-                "cost_micros": exported.bill.total,
-            }
-        )
-
-
-def _check_export(
-    form: ExportFormat,
-    output: Path | None,
-    endpoint: str | None,
-    stated: tuple[str | None, str | None],
-    *,
-    files: bool,
-) -> None:
-    """
-    Check that the options of an export go together.
-
-    Parameters
-    ----------
-    stated
-        Author and licence.
-
-    Raises
-    ------
-    InputError
-        Naming the option at fault.
-    """
-    author, licence = stated
-    for given, option, owner in (
-        (endpoint is not None, "--endpoint", "otel"),
-        (author is not None, "--author", "ro-crate"),
-        (licence is not None, "--license", "ro-crate"),
-        (not files, "--no-files", "ro-crate"),
-    ):
-        if given and form != owner:
-            raise InputError(f"goes only with --as {owner}", where=option)
-    if endpoint is not None and output is not None:
-        raise InputError("goes without --output", where="--endpoint")
-    if author is not None and not _AUTHOR.fullmatch(author):
-        raise InputError(f'expected NAME or NAME <URL>, got "{author}"', where="--author")
-    if licence is not None and not _URL.fullmatch(licence):
-        raise InputError(f'expected a URL, got "{licence}"', where="--license")
-    if form in _ENDINGS and output is None:
-        raise InputError(
-            "needs a name to write to", where=f"--as {form}", hint=f"as in -o RUN.{_ENDINGS[form]}"
-        )

@@ -178,7 +178,7 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
         "kept_runs",
         "Compare two runs: time, cost, failures, parameters, and tasks that both have.",
     ),
-    CommandEntry("export", "kept_runs", "Write a run's record in a format that other tools read."),
+    CommandEntry("export", "exports", "Write a run's record in a format that other tools read."),
     CommandEntry(
         "clean", "kept_runs", "Delete old runs; without --yes, list what would be deleted."
     ),

@@ -368,13 +368,16 @@ class _ServiceView:
 instance_app = typer.Typer(
     name="instance",
     no_args_is_help=True,
-    help="List, cancel and destroy instances at a service, and fetch their files.",
+    help="List, cancel, export and destroy instances at a service, and fetch their files.",
 )
 
 
 def register(root: typer.Typer) -> None:
     """Add ``bursar watch`` and ``bursar instance`` to the command line."""
+    from bursar.cli.exports import export_instance
+
     root.command("watch")(watch)
+    instance_app.command("export")(export_instance)
     root.add_typer(instance_app)
 
 

@@ -40,8 +40,8 @@ def write_stand_ins(
     ] = False,
 ) -> None:
     """
-    Write sbatch, squeue, scancel, sacct, scontrol and sinfo into a folder: programs that drive
-    Slurm then use Bursar. Options that are not honoured are refused by name.
+    Write sbatch, squeue, scancel, sacct, scontrol, sinfo and srun into a folder: programs that
+    drive Slurm then use Bursar. Options that are not honoured are refused by name.
     """
     from bursar.slurm_shim.shim_folder import ShimFolder
 

@@ -180,7 +180,7 @@ def _input_error(error: msgspec.ValidationError, whole: _PlacedValue) -> InputEr
         return _unknown_key(unknown[1], spot)
     if text.startswith(("Invalid enum value", "Invalid value")):
         return _unknown_word(spot)
-    text = re.sub(r"`([^`]*)`", lambda m: _types_in_words(m[1]), text)
+    text = re.sub(r"`([^`]*)`", lambda m: types_in_words(m[1]), text)
     return InputError(text[0].lower() + text[1:], where=spot.place)
 
 
@@ -263,7 +263,8 @@ _WORDS = {
 }
 
 
-def _types_in_words(types: str) -> str:
+def types_in_words(types: str) -> str:
+    """Return names of types, as msgspec writes them with bars between, in words for people."""
     words = [_WORDS.get(name, name) for name in types.split(" | ") if name != "null"]
     if "a number" in words and "a whole number" in words:
         words.remove("a whole number")

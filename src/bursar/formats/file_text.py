@@ -222,7 +222,7 @@ def _syntax_error(message: str, text: str) -> InputError:
     match = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     if match is None:
         return InputError(f"is not TOML: {message}")
-    reason = message[: match.start()]
+    reason = re.sub(r"\('(.*)',\)", r"\1", message[: match.start()])
     reason = "is not TOML: " + reason[:1].lower() + reason[1:]
     if match[1]:
         return InputError(reason, where=f"{match[1]}:{match[2]}")
@@ -232,6 +232,33 @@ def _syntax_error(message: str, text: str) -> InputError:
 
 # Remembered: the same few places are named for each of a sweep's tasks, should one be at fault.
 @lru_cache(maxsize=1024)
+def json_error(message: str, data: bytes) -> InputError:
+    """
+    Return the error for a text that is not JSON, at line and column where that is known.
+
+    Parameters
+    ----------
+    message
+        What msgspec says of it.
+    """
+    if "'utf-8'" in message:  # of bytes, or of half a character that is written as an escape
+        return InputError("is not JSON in UTF-8")
+    match = re.search(r" ?\(byte (\d+)\)| - at `.*`$", message)
+    reason = (message if match is None else message[: match.start()]).strip()
+    reason = reason.removeprefix("JSON is malformed: ")
+    if reason == "Number out of range":
+        return InputError("a number is too large, expected one below 1e308")
+    if reason == "Input data was truncated":
+        reason = "ends too early, expected what closes it"
+    reason = f"is not JSON: {reason[:1].lower()}{reason[1:]}"
+    if match is None or match[1] is None:
+        return InputError(reason)
+    before = data[: int(match[1])]
+    column = len(before) - (before.rfind(b"\n") + 1) + 1
+    line = before.count(b"\n") + 1
+    return InputError(reason, where=f"{line}:{column}")
+
+
 def joined(place: str, key: str | int) -> str:
     """Path of ``key`` within ``place``; an odd key is quoted as in TOML."""
     if isinstance(key, int):

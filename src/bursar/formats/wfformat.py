@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from bursar.formats.file_text import plain_name, read_bytes
+from bursar.formats.decoding import types_in_words
+from bursar.formats.file_text import json_error, plain_name, read_bytes
 from bursar.formats.recorded_tasks import RecordedTask, recorded_campaign
 from bursar.model.campaign import Campaign, RecordedMachine, Recording
 from bursar.model.errors import InputError, errors_within, spelling_hint
@@ -135,7 +136,7 @@ def _decode(data: bytes) -> _Instance:
     except msgspec.ValidationError as error:
         raise _field_error(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _syntax_error(str(error), data) from None
+        raise json_error(str(error), data) from None
     except RecursionError:
         raise InputError("is nested too deeply to be a workflow") from None
 
@@ -143,20 +144,14 @@ def _decode(data: bytes) -> _Instance:
 def _field_error(message: str) -> InputError:
     """``Expected `str`, got `int` - at `$.name` `` as a message at a field."""
     text, _, place = message.partition(" - at `$")
+    if text == "Number out of range":
+        return json_error(text, b"")
     field = place.rstrip("`").lstrip(".")
+    if match := re.fullmatch(r"Expected `(.+)`, got `(.+)`", text):
+        wanted, found = map(types_in_words, match.groups())
+        return InputError(f"expected {wanted}, got {found}", where=field)
     text = text.replace("`", '"').replace("Object missing required field", "missing field")
     return InputError(text[0].lower() + text[1:], where=field)
-
-
-def _syntax_error(message: str, data: bytes) -> InputError:
-    match = re.search(r"\(byte (\d+)\)", message)
-    if match is None:
-        return InputError(f"is not JSON: {message}")
-    before = data[: int(match[1])]
-    line = before.count(b"\n") + 1
-    column = len(before) - (before.rfind(b"\n") + 1) + 1
-    reason = message[: match.start()].removeprefix("JSON is malformed: ").strip()
-    return InputError(f"is not JSON: {reason}", where=f"{line}:{column}")
 
 
 def _campaign(path: Path, instance: _Instance) -> Campaign:

@@ -17,6 +17,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
+def printable(text: str) -> str:
+    """Return a text as one line, characters that would move a cursor as Python writes them."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 class BursarError(Exception):
     """
     Root of every error this package raises on purpose.
@@ -58,8 +65,8 @@ class InputError(BursarError, ValueError):
         self.hint = hint
 
     def __str__(self) -> str:
-        line = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{line}\nhint: {self.hint}" if self.hint else line
+        line = printable(f"{self.where}: {self.message}" if self.where else self.message)
+        return f"{line}\nhint: {printable(self.hint)}" if self.hint else line
 
     def within(self, outer: str) -> "InputError":
         """The same error, seen from the file or field that holds it."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bursar.model.errors import InputError, spelling_hint
@@ -41,12 +41,33 @@ def _used(line: ListedElement) -> str:
     return f"{int(seconds) // 60:02}:{seconds % 60:06.3f}"
 
 
+def _tres(line: ListedElement) -> str:
+    """Return what an element holds, in Slurm's words."""
+    facts = line.element.facts
+    held = "" if facts.memory is None else f",mem={memory(facts.memory)}"
+    return f"billing={facts.processors},cpu={facts.processors}{held},node=1"
+
+
+def _waited(line: ListedElement) -> float:
+    element = line.element
+    return max(0.0, (element.start or element.end or line.now) - element.submitted)
+
+
 def _of_job(say: Column) -> Column:
     return lambda line: "" if line.step else say(line)
 
 
 _SACCT: Mapping[str, tuple[str, int, Column]] = {
     "account": ("Account", 10, lambda x: x.element.facts.account),
+    "alloctres": ("AllocTRES", 10, lambda x: _tres(x) if x.element.start else ""),
+    "averss": ("AveRSS", 10, lambda x: _max_rss(x)),
+    "eligible": ("Eligible", 19, lambda x: moment(x.element.submitted, "Unknown")),
+    "planned": ("Planned", 10, _of_job(lambda x: long_span(_waited(x)))),
+    "priority": ("Priority", 10, _of_job(lambda _: "1")),
+    "reqtres": ("ReqTRES", 10, _of_job(lambda x: _tres(x))),
+    "restarts": ("Restarts", 8, lambda x: str(x.element.restarts)),
+    "stdout": ("StdOut", 20, _of_job(output_of)),
+    "stderr": ("StdErr", 20, _of_job(errors_of)),
     "alloccpus": ("AllocCPUS", 10, lambda x: str(x.element.facts.processors)),
     "allocnodes": ("AllocNodes", 10, lambda x: "1" if x.element.start else "0"),
     "cluster": ("Cluster", 10, lambda _: "bursar"),
@@ -204,7 +225,8 @@ def job_record(line: ListedElement, *, one_line: bool) -> str:
         f"UserId={facts.user}({line.uid}) GroupId={facts.user}({line.uid}) MCS_label=N/A",
         f"Priority=1 Nice=0 Account={facts.account or '(null)'} QOS=normal",
         f"JobState={element.state} Reason={reason_of(line)} Dependency={dependency_of(line)}",
-        f"Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={element.exit_pair}",
+        f"Requeue={int(facts.requeues)} Restarts={element.restarts} BatchFlag=1 Reboot=0 "
+        f"ExitCode={element.exit_pair}",
         f"RunTime={long_span(seconds)} TimeLimit={long_span(facts.limit)} TimeMin=N/A",
         f"SubmitTime={moment(element.submitted)} EligibleTime={moment(element.submitted)}",
         f"StartTime={moment(element.start, 'Unknown')} "
@@ -253,6 +275,13 @@ class SiteLine:
             return "idle"
         return "allocated" if self.used >= self.processors else "mixed"
 
+    def is_in(self, states: Collection[str] | None) -> bool:
+        """Whether the node is in one of some states, short or long; None: in any."""
+        names = {self.state, _SHORT.get(self.state, self.state), "all"}
+        return states is None or any(one.lower() in names for one in states)
+
+
+_SHORT = {"allocated": "alloc", "mixed": "mix"}
 
 _SINFO: Mapping[str, tuple[str, Callable[[SiteLine], str]]] = {
     "a": ("AVAIL", lambda _: "up"),
@@ -268,15 +297,21 @@ _SINFO: Mapping[str, tuple[str, Callable[[SiteLine], str]]] = {
     "n": ("HOSTNAMES", lambda x: x.name),
     "N": ("NODELIST", lambda x: x.name),
     "P": ("PARTITION", lambda x: f"{x.partition}*"),
+    "e": ("CPUS/NODE", lambda x: str(x.processors)),
+    "f": ("AVAIL_FEATURES", lambda _: "(null)"),
+    "G": ("GRES", lambda _: "(null)"),
     "R": ("PARTITION", lambda x: x.partition),
-    "t": ("STATE", lambda x: {"allocated": "alloc", "mixed": "mix"}.get(x.state, x.state)),
+    "z": ("S:C:T", lambda x: f"{x.processors}:1:1"),
+    "t": ("STATE", lambda x: _SHORT.get(x.state, x.state)),
     "T": ("STATE", lambda x: x.state),
 }
 
+SUMMARY = "%9P %.5a %.10l %.16F %N"
+BY_NODE = "%9N %.6D %9P %6t"
 NODES = "%9P %.5a %.10l %.6D %.6t %N"
 
 
-def sinfo_lines(text: str, site: SiteLine, *, header: bool) -> list[str]:
+def sinfo_lines(text: str, sites: Sequence[SiteLine], *, header: bool) -> list[str]:
     """
     Return what sinfo prints.
 
@@ -306,4 +341,7 @@ def sinfo_lines(text: str, site: SiteLine, *, header: bool) -> list[str]:
         return re.sub(r"%(\.?)(\d*)(.)", one, text)
 
     found = [line(lambda letter: _SINFO[letter][0])] if header else []
-    return [*found, line(lambda letter: _SINFO[letter][1](site))]
+    for site in sites:
+        words = {letter: say(site) for letter, (_, say) in _SINFO.items()}
+        found.append(line(words.__getitem__))
+    return found

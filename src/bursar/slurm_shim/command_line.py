@@ -15,7 +15,9 @@ from bursar.formats.job_files.slurm_script import SRUN_SCRIPT
 from bursar.model.errors import BursarError, InputError
 from bursar.remote.messages import TaskSpec
 from bursar.slurm_shim import accounting, listing
+from bursar.slurm_shim.dependencies import AFTERNOTOK, settled
 from bursar.slurm_shim.job_book import MOST_AGE, JobBook
+from bursar.slurm_shim.job_documents import job_documents
 from bursar.slurm_shim.jobs import UNENDED, JobElement
 from bursar.slurm_shim.running_jobs import parse_signal_number, read_running
 from bursar.slurm_shim.selecting import (
@@ -90,7 +92,8 @@ def _parser(*options: tuple[str, ...], flags: Sequence[tuple[str, ...]] = ()) ->
 
 
 def _parsed(parser: _CommandParser, words: Sequence[str]) -> argparse.Namespace:
-    found, unknown = parser.parse_known_args(words)
+    # Options may stand anywhere, as in "show jobid -dd 5".
+    found, unknown = parser.parse_known_intermixed_args(words)
     if unknown:
         name = unknown[0].partition("=")[0]
         what = "is not honoured" if name.startswith("-") else "is not expected"
@@ -214,16 +217,31 @@ def _squeue(folder: ShimFolder, words: Sequence[str]) -> int:
         ("-o", "--format"),
         ("-O", "--Format"),
         ("-M", "--clusters"),
+        ("-S", "--sort"),
         flags=(
+            ("--start",), ("--json",),
             ("-h", "--noheader"), ("-l", "--long"), ("-r", "--array"), ("-a", "--all"),
             ("--me",), ("-v", "--verbose"), ("--local",),
         ),
     )  # fmt: skip
-    found = _parsed(parser, words)
+    # A value that begins with a dash, as in "-S -t,i", would be taken for an option.
+    joined: list[str] = []
+    for word in words:
+        if joined[-1:] in (["-S"], ["--sort"]):
+            joined[-1] = f"--sort={word}"
+        else:
+            joined.append(word)
+    found = _parsed(parser, joined)
     if found.Format:
         columns = listing.parse_squeue_names(found.Format[-1])
     else:
-        usual = listing.LONG if found.long else os.environ.get("SQUEUE_FORMAT", listing.SHORT)
+        usual = (
+            listing.LONG
+            if found.long
+            else listing.START
+            if found.start
+            else os.environ.get("SQUEUE_FORMAT", listing.SHORT)
+        )
         columns = listing.parse_squeue_format(_last(found.format, usual))
     wanted = _ranges(found.jobs, "--jobs")
     states = parse_states(",".join(found.states), "--states") if found.states else UNENDED
@@ -245,7 +263,12 @@ def _squeue(folder: ShimFolder, words: Sequence[str]) -> int:
 
     # As Slurm's: those that wait, those that run, and then the others.
     elements = sorted(_with_service(folder, ask), key=lambda one: _ORDER.get(one.state, 2))
+    if found.sort:
+        elements = listing.sorted_elements(elements, found.sort[-1])
     lines = listing.listed(elements, time.time(), os.getuid(), gather=not found.array)
+    if found.json:
+        _print([job_documents(lines, VERSION)])
+        return 0
     if found.long and not found.noheader:
         _print([time.strftime("%a %b %d %H:%M:%S %Y")])
     _print(listing.squeue_lines(columns, lines, header=not found.noheader))
@@ -355,14 +378,15 @@ def _scancel(folder: ShimFolder, words: Sequence[str]) -> int:
         chosen = [e for e in known if which.holds(e) and not e.has_ended]
         said = []
         if ends:
-            await link.cancel([(element.job, element.position) for element in chosen])
+            await link.cancel(chosen)
         else:
             said = [_signalled(folder, element, number, found) for element in chosen]
         status = FAILED if any(said) else 0
         for line in filter(None, said if not found.quiet else ()):
             print(f"scancel: error: {line}", file=sys.stderr)
         for one in wanted or ():
-            if not any(one.holds(element) for element in known):
+            # As Slurm's: a job that is to end and is not known has ended.
+            if not ends and not any(one.holds(element) for element in known):
                 status = FAILED
                 if not found.quiet:
                     print(
@@ -381,10 +405,10 @@ def _signalled(
     """Send a signal to an element; return what is wrong, empty: nothing is."""
     job = read_running(folder.running_file(element.number))
     if element.state != "RUNNING" or job is None:
-        return f"Kill job error on job id {element.id}: Job is pending execution"
+        return f"Kill job error on job id {element.id}: Job can not be altered now"
     if not job.is_here:
         return f"job {element.id} runs on {job.host}, and signals reach jobs of this machine only"
-    job.send(number, to_script=found.batch or found.full, to_steps=not found.batch)
+    job.send(number, to="all" if found.full else "script" if found.batch else "steps")
     return ""
 
 
@@ -396,7 +420,7 @@ def _scontrol(folder: ShimFolder, words: Sequence[str]) -> int:
         ("-M", "--clusters"),
         flags=(
             ("-o", "--oneliner"), ("-d", "--details"), ("-a", "--all"), ("-Q", "--quiet"),
-            ("-v", "--verbose"),
+            ("-v", "--verbose"), ("--json",),
         ),
     )  # fmt: skip
     parser.add_argument("words", nargs="*")
@@ -427,6 +451,9 @@ def _scontrol(folder: ShimFolder, words: Sequence[str]) -> int:
             return 0
         raise _UnknownJob
     lines = listing.listed(elements, time.time(), os.getuid())
+    if found.json:
+        _print([job_documents(lines, VERSION)])
+        return 0
     _print([accounting.job_record(line, one_line=found.oneliner) for line in lines])
     return 0
 
@@ -474,6 +501,8 @@ def _sinfo(folder: ShimFolder, words: Sequence[str]) -> int:
         ("-o", "--format"),
         ("-p", "--partition"),
         ("-M", "--clusters"),
+        ("-t", "--states"),
+        ("-n", "--nodes"),
         flags=(
             ("-h", "--noheader"), ("-s", "--summarize"), ("-N", "--Node"), ("-a", "--all"),
             ("-v", "--verbose"),
@@ -493,8 +522,12 @@ def _sinfo(folder: ShimFolder, words: Sequence[str]) -> int:
         )
 
     site = _with_service(folder, ask)
-    text = _last(found.format, accounting.NODES)
-    _print(accounting.sinfo_lines(text, site, header=not found.noheader))
+    usual = accounting.BY_NODE if found.Node else accounting.NODES
+    usual = accounting.SUMMARY if found.summarize else usual
+    text = _last(found.format, os.environ.get("SINFO_FORMAT", usual))
+    states, nodes = _listed(found.states), _listed(found.nodes)
+    is_meant = site.is_in(states) and (nodes is None or site.name in nodes)
+    _print(accounting.sinfo_lines(text, [site] if is_meant else [], header=not found.noheader))
     return 0
 
 
@@ -505,6 +538,17 @@ def _srun(folder: ShimFolder, words: Sequence[str]) -> int:
     if "BURSAR_STEPS" not in os.environ:
         raise InputError("starts steps within jobs only: sbatch --wait runs a script")
     os.execv("/bin/sh", ("/bin/sh", "-c", SRUN_SCRIPT, "srun", *words))
+
+
+def _afternotok(folder: ShimFolder, words: Sequence[str]) -> int:
+    """Tell a gate whether all of some elements have failed; see the module of dependencies."""
+
+    async def ask(book: JobBook, link: ShimLink) -> int:
+        await link.refresh()
+        elements = book.elements(map(int, words), exactly=True)
+        return 0 if all(settled("afternotok", one) for one in elements) else FAILED
+
+    return _with_service(folder, ask)
 
 
 def _refused(name: str) -> Callable[[ShimFolder, Sequence[str]], int]:
@@ -522,5 +566,6 @@ _COMMANDS: Mapping[str, Callable[[ShimFolder, Sequence[str]], int]] = {
     "sacct": _sacct,
     "squeue": _squeue,
     "srun": _srun,
+    AFTERNOTOK: _afternotok,
     **{name: _refused(name) for name in REFUSED},
 }

@@ -46,6 +46,8 @@ LAYOUT = SqliteSchema(
             id INTEGER PRIMARY KEY, number INTEGER NOT NULL, restarts INTEGER NOT NULL,
             again INTEGER NOT NULL, replaces INTEGER NOT NULL, instance TEXT NOT NULL,
             task INTEGER)""",
+        # Elements that are to be cancelled, and of which the service has not been told yet.
+        "CREATE TABLE cancels (number INTEGER PRIMARY KEY)",
         "CREATE INDEX rerun_by_element ON reruns (number)",
         "CREATE INDEX rerun_by_task ON reruns (instance, task)",
         """CREATE VIEW placed AS
@@ -208,7 +210,7 @@ class JobBook:
                 "INSERT OR IGNORE INTO instances (handle, cursor) VALUES (?,0)", (handle,)
             )
 
-    def put_back(self, elements: Iterable[int], *, again: int) -> None:
+    def put_back(self, elements: Iterable[int], *, again: int | None = None) -> None:
         """
         Have elements begin anew, each as a further task; durable on return.
 
@@ -217,22 +219,51 @@ class JobBook:
         elements
             Numbers of elements that have tasks: one that begins anew, and those that wait for it.
         again
-            The one that begins anew.
+            The one that begins anew; None: those that wait have to wait for others than before.
+        """
+        with self._changing():
+            self._put_back(elements, again)
+
+    def cancel_waiting(self, elements: Iterable[int], followers: Iterable[int], now: float) -> None:
+        """
+        Cancel elements that have not begun, and have others wait for others in place of them.
+
+        Parameters
+        ----------
+        elements, followers
+            Numbers of elements.
+        now
+            Seconds since the epoch.
         """
         with self._changing():
             for number in elements:
+                self._db.execute("INSERT OR IGNORE INTO cancels VALUES (?)", (number,))
                 self._db.execute(
-                    "INSERT INTO reruns (number, restarts, again, replaces, instance) "
-                    "SELECT ?1, (SELECT coalesce(sum(again), 0) FROM reruns WHERE number = ?1) "
-                    "+ ?2, ?2, task, instance FROM placed WHERE number = ?1",
-                    (number, number == again),
+                    "UPDATE elements SET state = 'CANCELLED', \"end\" = ? WHERE number = ?",
+                    (now, number),
                 )
-                self._db.execute(
-                    "UPDATE elements SET state = 'PENDING', start = 0, \"end\" = 0, exit_code = 0, "
-                    "host = '', max_rss = 0, user_seconds = 0, system_seconds = 0, reason = ? "
-                    "WHERE number = ?",
-                    ("None", number),
-                )
+            self._put_back(followers, None)
+
+    def forget_cancels(self, elements: Iterable[int]) -> None:
+        """Note that a service knows which elements are to be cancelled."""
+        with self._changing():
+            for number in elements:
+                self._db.execute("DELETE FROM cancels WHERE number = ?", (number,))
+
+    def _put_back(self, elements: Iterable[int], again: int | None) -> None:
+        for number in elements:
+            self._db.execute(
+                "INSERT INTO reruns (number, restarts, again, replaces, instance) "
+                "SELECT ?1, (SELECT coalesce(sum(again), 0) FROM reruns WHERE number = ?1) "
+                "+ ?2, ?2, task, instance FROM placed WHERE number = ?1",
+                (number, number == again),
+            )
+            self._db.execute(
+                "UPDATE elements SET state = 'PENDING', start = 0, \"end\" = 0, exit_code = 0, "
+                "host = '', max_rss = 0, user_seconds = 0, system_seconds = 0, reason = ? "
+                "WHERE number = ?",
+                ("None", number),
+            )
 
     def deliver_rerun(self, rerun: int, task: int) -> None:
         """Note which task of a service stands in place of an earlier one."""
@@ -329,21 +360,31 @@ class JobBook:
             "WHERE task IS NULL ORDER BY id"
         )
         found = []
+        of_jobs: dict[int, list[TaskSpec]] = {}
         for rerun, number, restarts, again, replaces, instance in rows:
-            (element,) = (one for one in self.elements([number]) if one.number == number)
-            ((specs,),) = self._rows("SELECT specs FROM jobs WHERE id = ?", element.job)
+            (element,) = self.elements([number], exactly=True)
+            if element.job not in of_jobs:
+                ((specs,),) = self._rows("SELECT specs FROM jobs WHERE id = ?", element.job)
+                of_jobs[element.job] = _SPECS.decode(specs)
             found.append(
                 UndeliveredRerun(
                     id=rerun,
                     element=element,
                     instance=instance,
-                    spec=_SPECS.decode(specs)[element.position],
+                    spec=of_jobs[element.job][element.position],
                     restarts=restarts,
                     again=bool(again),
                     replaces=replaces,
                 )
             )
         return found
+
+    def untold_cancels(self) -> list[tuple[int, str, int]]:
+        """Return elements to cancel that a service has not been told of, with their tasks."""
+        return self._rows(
+            "SELECT number, instance, task FROM placed "
+            "WHERE number IN (SELECT number FROM cancels) AND task NOT NULL"
+        )
 
     def has_specs(self, job: int) -> bool:
         """Whether the tasks of a job are kept, so that it may begin anew."""
@@ -384,7 +425,11 @@ class JobBook:
         return None if not rows else (rows[0][0], rows[0][1])
 
     def elements(
-        self, jobs: Iterable[int] | None = None, *, ended_since: float | None = None
+        self,
+        jobs: Iterable[int] | None = None,
+        *,
+        ended_since: float | None = None,
+        exactly: bool = False,
     ) -> list[JobElement]:
         """
         Return elements by number.
@@ -395,17 +440,21 @@ class JobBook:
             Of these jobs, by the job's number or by an element's own; None: of all.
         ended_since
             Leaves out elements that ended before; None: none.
+        exactly
+            Whether numbers are those of elements, and never of whole jobs.
         """
         rows = self._rows(
             """SELECT job, position, "index", state, start, "end", exit_code, host, max_rss,
-            user_seconds, system_seconds, reason, facts, submitted
-            FROM elements JOIN jobs ON jobs.id = elements.job
+            user_seconds, system_seconds, reason,
+            coalesce((SELECT max(restarts) FROM reruns WHERE reruns.number = elements.number), 0),
+            facts, submitted FROM elements JOIN jobs ON jobs.id = elements.job
             WHERE (?1 IS NULL OR state IN ('PENDING', 'RUNNING') OR "end" >= ?1)
-            AND (?2 IS NULL OR job IN (SELECT value FROM json_each(?2))
+            AND (?2 IS NULL OR (NOT ?3 AND job IN (SELECT value FROM json_each(?2)))
                 OR number IN (SELECT value FROM json_each(?2)))
             ORDER BY number""",
             ended_since,
             None if jobs is None else msgspec.json.encode(list(jobs)).decode(),
+            exactly,
         )
         return list(_elements(rows))
 
@@ -439,7 +488,8 @@ def _elements(rows: Iterable[tuple[Any, ...]]) -> Iterator[JobElement]:
     for *fields, facts, submitted in rows:
         if last is None or last[0] != facts:
             last = facts, _FACTS.decode(facts)
-        job, position, index, state, start, end, exit_code, host, rss, user, system, why = fields
+        job, position, index, state, start, end, exit_code, host, *used, why, restarts = fields
+        rss, user, system = used
         yield JobElement(
             job=job,
             position=position,
@@ -455,4 +505,5 @@ def _elements(rows: Iterable[tuple[Any, ...]]) -> Iterator[JobElement]:
             user_seconds=user,
             system_seconds=system,
             reason=why,
+            restarts=restarts,
         )

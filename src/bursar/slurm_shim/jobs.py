@@ -33,8 +33,19 @@ COMPACT: Mapping[JobState, str] = {
 UNENDED: tuple[JobState, ...] = ("PENDING", "RUNNING")
 """States of jobs that have not ended."""
 
-Dependency = Literal["", "afterok", "afterany"]
-"""How a job depends on others: it does not, all must succeed, or all must have ended."""
+PrerequisiteKind = Literal["afterok", "afterany", "afternotok", "aftercorr", "singleton"]
+"""How an element has to end for a job that waits for it, in the words of ``--dependency``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prerequisite:
+    """
+    An element of another job that a job waits for; each element for its own with ``aftercorr``.
+    """
+
+    kind: PrerequisiteKind
+    job: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +70,8 @@ class JobFacts:
     step
         Of the elements of an array that may run at a time, which one each waits for: the one so
         many before. 0: for none.
-    dependency
-        How the job depends on other jobs.
     after
-        Elements of other jobs that it depends on: job and position.
-    aligned
-        Whether each element depends on the element of the same position only (``aftercorr``).
+        Elements of other jobs that it waits for.
     requeues
         Whether ``scontrol requeue`` may have it begin anew.
     """
@@ -83,9 +90,7 @@ class JobFacts:
     limit: float | None = None
     array: str = ""
     step: int = 0
-    dependency: Dependency = ""
-    after: tuple[tuple[int, int], ...] = ()
-    aligned: bool = False
+    after: tuple[Prerequisite, ...] = ()
     requeues: bool = True
 
 
@@ -110,6 +115,8 @@ class JobElement:
         What it used: bytes, seconds of processor time.
     reason
         Why it waits or did not succeed, a word of Slurm's.
+    restarts
+        How often it was put back to begin anew.
     """
 
     job: int
@@ -126,6 +133,7 @@ class JobElement:
     user_seconds: float = 0.0
     system_seconds: float = 0.0
     reason: str = "None"
+    restarts: int = 0
 
     @property
     def number(self) -> int:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from bursar.model.errors import InputError, spelling_hint
 from bursar.slurm_shim.jobs import COMPACT, JobElement
@@ -144,7 +145,7 @@ def reason_of(line: ListedElement) -> str:
     element = line.element
     if element.state != "PENDING":
         return element.reason
-    if element.facts.dependency:
+    if element.facts.after:
         return "Dependency"
     return "JobArrayTaskLimit" if element.facts.step else "Resources"
 
@@ -162,10 +163,10 @@ def _index(line: ListedElement) -> str:
 def dependency_of(line: ListedElement) -> str:
     """Return the jobs that an element waits for."""
     facts = line.element.facts
-    if not facts.dependency or line.element.state != "PENDING":
+    if line.element.state != "PENDING":
         return "(null)"
-    jobs = dict.fromkeys(job for job, _ in facts.after)
-    return ",".join(f"{facts.dependency}:{job}(unfulfilled)" for job in jobs) or "(null)"
+    jobs = (one.kind if one.kind == "singleton" else f"{one.kind}:{one.job}" for one in facts.after)
+    return ",".join(f"{one}(unfulfilled)" for one in dict.fromkeys(jobs)) or "(null)"
 
 
 def output_of(line: ListedElement) -> str:
@@ -190,13 +191,17 @@ def end_or_limit(line: ListedElement) -> float:
 _SQUEUE: Mapping[str, tuple[str, str, Column]] = {
     "a": ("ACCOUNT", "Account", lambda x: x.element.facts.account or "(null)"),
     "A": ("JOBID", "JobID", lambda x: str(x.element.number)),
+    "b": ("TRES_PER_NODE", "tres-per-node", lambda _: "N/A"),
     "B": ("EXEC_HOST", "BatchHost", lambda x: x.host or "n/a"),
     "c": ("MIN_CPUS", "MinCpus", lambda x: str(x.element.facts.processors)),
     "C": ("CPUS", "NumCPUs", lambda x: str(x.element.facts.processors)),
+    "d": ("MIN_TMP_DISK", "MinTmpDisk", lambda _: "0"),
     "D": ("NODES", "NumNodes", lambda _: "1"),
     "e": ("END_TIME", "EndTime", lambda x: moment(end_or_limit(x))),
     "E": ("DEPENDENCY", "Dependency", dependency_of),
+    "f": ("FEATURES", "Feature", lambda _: "(null)"),
     "F": ("ARRAY_JOB_ID", "ArrayJobID", lambda x: str(x.element.job)),
+    "h": ("OVER_SUBSCRIBE", "OverSubscribe", lambda _: "OK"),
     "i": ("JOBID", "JobArrayID", lambda x: x.id),
     "j": ("NAME", "Name", lambda x: x.element.facts.name),
     "k": ("COMMENT", "Comment", lambda x: x.element.facts.comment or "(null)"),
@@ -208,6 +213,7 @@ _SQUEUE: Mapping[str, tuple[str, str, Column]] = {
     "n": ("REQ_NODES", "ReqNodes", lambda _: ""),
     "N": ("NODELIST", "NodeList", lambda x: x.host),
     "o": ("COMMAND", "Command", lambda x: x.element.facts.command),
+    "O": ("CONTIGUOUS", "Contiguous", lambda _: "0"),
     "p": ("PRIORITY", "Priority", lambda _: "0.00000001"),
     "P": ("PARTITION", "Partition", lambda x: x.element.facts.partition),
     "q": ("QOS", "QOS", lambda _: "normal"),
@@ -219,8 +225,15 @@ _SQUEUE: Mapping[str, tuple[str, str, Column]] = {
     "T": ("STATE", "State", lambda x: x.element.state),
     "u": ("USER", "UserName", lambda x: x.element.facts.user),
     "U": ("USER", "UserID", lambda x: str(x.uid)),
+    "v": ("RESERVATION", "Reservation", lambda _: "(null)"),
     "V": ("SUBMIT_TIME", "SubmitTime", lambda x: moment(x.element.submitted)),
     "w": ("WCKEY", "WCKey", lambda _: "(null)"),
+    "W": ("LICENSES", "Licenses", lambda _: "(null)"),
+    "x": ("EXC_NODES", "ExcNodes", lambda _: ""),
+    "X": ("CORE_SPEC", "CoreSpec", lambda _: "N/A"),
+    "y": ("NICE", "Nice", lambda _: "0"),
+    "Y": ("SCHEDNODES", "SchedNodes", lambda _: "(null)"),
+    "z": ("S:C:T", "sct", lambda _: "*:*:*"),
     "Z": ("WORK_DIR", "WorkDir", lambda x: x.element.facts.folder),
 }
 """Columns of squeue by the letter of ``--format``: header, name for ``--Format``, and content."""
@@ -234,6 +247,7 @@ _BY_NAME: Mapping[str, tuple[str, Column]] = {
 }
 
 SHORT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
 
 
@@ -313,6 +327,46 @@ def parse_squeue_names(text: str) -> list[FormattedColumn]:
         found.append(
             FormattedColumn(header, say, int(match[3] or 20), bool(match[2]), after=match[4] or "")
         )
+    return found
+
+
+_ORDER: Mapping[str, Callable[[JobElement], Any]] = {
+    "i": lambda one: one.number,
+    "A": lambda one: one.number,
+    "F": lambda one: one.job,
+    "j": lambda one: one.facts.name,
+    "u": lambda one: one.facts.user,
+    "P": lambda one: one.facts.partition,
+    "a": lambda one: one.facts.account,
+    "t": lambda one: list(COMPACT).index(one.state),
+    "T": lambda one: list(COMPACT).index(one.state),
+    "S": lambda one: one.start,
+    "V": lambda one: one.submitted,
+    "M": lambda one: -one.start,
+    "p": lambda one: 0,  # all have the same
+    "Q": lambda one: 0,
+}
+"""What elements are ordered by, by the letter of ``--sort``."""
+
+
+def sorted_elements(elements: Sequence[JobElement], text: str) -> list[JobElement]:
+    """
+    Return elements in the order that ``--sort`` of squeue asks for, as ``t,-i``.
+
+    Raises
+    ------
+    InputError
+        When elements are not ordered by such a column.
+    """
+    found = list(elements)
+    for word in reversed(text.split(",")):
+        letter = word.strip().lstrip("+-")
+        if letter not in _ORDER:
+            raise InputError(
+                f'expected letters of {"".join(_ORDER)}, with - for descending, got "{word}"',
+                where="--sort",
+            )
+        found.sort(key=_ORDER[letter], reverse=word.strip().startswith("-"))
     return found
 
 

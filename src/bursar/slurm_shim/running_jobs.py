@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from bursar.model.errors import InputError
 
@@ -46,10 +47,20 @@ class RunningJob:
         except OSError:  # has ended meanwhile
             return
 
-    def send(self, number: int, *, to_script: bool, to_steps: bool) -> None:
-        """Send a signal; processes that have ended get none."""
-        processes = [(self.script, self.begun)] if to_script else []
-        for process, begun in [*processes, *(self.steps() if to_steps else ())]:
+    def send(self, number: int, *, to: Literal["steps", "script", "all"]) -> None:
+        """
+        Send a signal; processes that have ended get none.
+
+        Parameters
+        ----------
+        to
+            What ``srun`` has started with all below it, the script, or the script and all below
+            it.
+        """
+        processes = list(self.steps()) if to == "steps" else [(self.script, self.begun)]
+        if to != "script":
+            processes += [one for process, _ in processes for one in _below(process)]
+        for process, begun in processes:
             _send(process, begun, number)
 
 
@@ -66,6 +77,17 @@ def _send(process: int, begun: str, number: int) -> None:
         pass
     finally:
         os.close(descriptor)
+
+
+def _below(process: int) -> Iterator[tuple[int, str]]:
+    """Yield the processes that a process and its children have started."""
+    try:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:
+        return
+    for child in map(int, children):
+        yield child, _begun(child)
+        yield from _below(child)
 
 
 def _begun(process: int) -> str:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal
 
 import msgspec
 
@@ -16,7 +15,8 @@ from bursar.model.errors import BursarError, SiteError
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import SiteInfo, TaskSpec
-from bursar.slurm_shim.job_book import JobBook, UndeliveredJob
+from bursar.slurm_shim.dependencies import Parent, depending_on, placed, settled
+from bursar.slurm_shim.job_book import JobBook, UndeliveredJob, UndeliveredRerun
 from bursar.slurm_shim.jobs import JobElement, JobFacts
 from bursar.slurm_shim.shim_folder import ShimFolder
 
@@ -55,7 +55,8 @@ class ShimLink:
         RemoteProblem
             When the service refuses the last of them.
         """
-        if not self._book.undelivered() and not self._book.undelivered_reruns():
+        book = self._book
+        if not (book.undelivered() or book.undelivered_reruns() or book.untold_cancels()):
             return
         # One at a time: a job's tasks name others by the numbers that these have at the service.
         lock = await asyncio.to_thread(_taken, self._folder.lock)
@@ -89,9 +90,19 @@ class ShimLink:
         if job.is_unwanted and not await self._has_arrived(instance):
             self._book.drop(job.id, "None", time.time())
             return
-        specs = placed(job, self._book.tasks(instance), parents)
+        first = self._book.tasks(instance)
+        gates, specs = placed(
+            job.facts,
+            job.specs,
+            first,
+            parents,
+            self._folder.folder,
+            positions=range(len(job.specs)),
+            # A job with such a limit has no gates.
+            before=lambda position: first + position,
+        )
         try:
-            numbers = await self._client.submit(instance, specs, key=f"job-{job.id}")
+            numbers = await self._client.submit(instance, [*gates, *specs], key=f"job-{job.id}")
         except RemoteProblem as problem:
             if problem.kind != "not-found":
                 raise
@@ -99,7 +110,7 @@ class ShimLink:
             self._book.lose(instance, time.time())
             await self._deliver(job)
             return
-        self._book.deliver(job.id, instance, numbers[0])
+        self._book.deliver(job.id, instance, numbers[len(gates)])
         if job.is_unwanted:
             await self._client.cancel(instance, list(numbers))
 
@@ -125,39 +136,65 @@ class ShimLink:
             if not one.again:
                 await self._client.cancel(one.instance, [one.replaces])
         for one in reruns:
-            after, needs = (one.replaces,), "ended"
-            if not one.again:
-                facts, element = one.element.facts, one.element
-                before = self._book.task(element.job, element.position - facts.step)
-                parents = self._parents(facts, one.instance)
-                if parents is None or before is None:
-                    raise SiteError(f"what job {element.id} waits for is no longer known")
-                after, needs = _links(facts, element.position, parents, before[1])
-            spec = msgspec.structs.replace(
-                one.spec,
-                after=tuple(after),
-                needs=needs,
-                environment={**one.spec.environment, "BURSAR_RESTARTS": str(one.restarts)}
-                if one.restarts
-                else one.spec.environment,
-            )
-            numbers = await self._client.submit(one.instance, [spec], key=f"rerun-{one.id}")
+            specs = self._rerun(one)
+            numbers = await self._client.submit(one.instance, specs, key=f"rerun-{one.id}")
             if one.again:
                 await self._client.cancel(one.instance, [one.replaces])
-            self._book.deliver_rerun(one.id, numbers[0])
+            self._book.deliver_rerun(one.id, numbers[-1])
+        cancels = self._book.untold_cancels()
+        for _, instance, task in cancels:
+            await self._client.cancel(instance, [task])
+        self._book.forget_cancels(number for number, _, _ in cancels)
 
-    def _parents(self, facts: JobFacts, instance: str) -> list[int] | None:
+    def _rerun(self, one: UndeliveredRerun) -> list[TaskSpec]:
+        """Return the task in place of an earlier one, behind its gates."""
+        spec, facts, element = one.spec, one.element.facts, one.element
+        if one.restarts:
+            restarts = {"BURSAR_RESTARTS": str(one.restarts)}
+            spec = msgspec.structs.replace(spec, environment={**spec.environment, **restarts})
+        if one.again:
+            return [msgspec.structs.replace(spec, after=(one.replaces,), needs="ended")]
+        parents = self._parents(facts, one.instance)
+        if parents is None:
+            raise SiteError(f"what job {element.id} waits for is no longer known")
+
+        def before(position: int) -> int | None:
+            # What was cancelled while it waited ended before its turn.
+            while position >= 0:
+                (other,) = self._book.elements([element.job + position], exactly=True)
+                task = self._book.task(element.job, position)
+                if task is not None and not (other.state == "CANCELLED" and not other.start):
+                    return task[1]
+                position -= facts.step
+            return None
+
+        gates, specs = placed(
+            facts,
+            [spec],
+            self._book.tasks(one.instance),
+            parents,
+            self._folder.folder,
+            positions=[element.position],
+            before=before,
+        )
+        return [*gates, *specs]
+
+    def _parents(self, facts: JobFacts, instance: str) -> list[Parent] | None:
         """Return the tasks that a job comes after; None: they can never let it begin."""
-        found = []
-        for parent, position in facts.after:
-            task = self._book.task(parent, position)
-            if task is not None and task[0] == instance:
-                found.append(task[1])
-                continue
+        found: list[Parent] = []
+        for one in facts.after:
+            task = self._book.task(one.job, one.position)
+            (element,) = self._book.elements([one.job + one.position], exactly=True)
+            is_met = settled(one.kind, element)
             # Of an instance that the service no longer knows all have ended.
-            (element,) = self._book.elements([parent + position])
-            if facts.dependency == "afterok" and element.state != "COMPLETED":
+            is_here = task is not None and task[0] == instance
+            if is_met is False and (one.kind == "afternotok" or not is_here):
                 return None
+            if is_here and not (is_met and one.kind == "afternotok"):
+                assert task is not None
+                found.append((one.kind, task[1]))
+            else:
+                found.append((one.kind, None))
         return found
 
     async def refresh(self) -> None:
@@ -196,72 +233,29 @@ class ShimLink:
         """Return what the service says of itself."""
         return await self._client.site()
 
-    async def cancel(self, elements: Sequence[tuple[int, int]]) -> None:
-        """Cancel elements of jobs, by job and position; those that have ended stay so."""
+    async def cancel(self, elements: Sequence[JobElement]) -> None:
+        """Cancel elements of jobs; those that have ended stay so."""
+        known = self._book.elements()
+        # Of an array with a limit the next one must not begin in place of one that never ran.
+        waiting = [one for one in elements if one.facts.step and one.state == "PENDING"]
+        chosen = {one.number for one in elements}
+        followers = {
+            other.number
+            for one in waiting
+            for other in depending_on(one, known)
+            if other.number not in chosen
+        }
+        if followers:
+            self._book.cancel_waiting(
+                sorted(one.number for one in waiting), sorted(followers), time.time()
+            )
+            await self.deliver()
         by_instance: dict[str, list[int]] = {}
-        for job, position in elements:
-            if (task := self._book.task(job, position)) is not None:
+        for element in elements:
+            if (task := self._book.task(element.job, element.position)) is not None:
                 by_instance.setdefault(task[0], []).append(task[1])
         for instance, tasks in by_instance.items():
             await self._client.cancel(instance, tasks)
-
-
-def placed(job: UndeliveredJob, first: int, parents: Sequence[int]) -> list[TaskSpec]:
-    """
-    Return the tasks of a job with the tasks that they come after.
-
-    Parameters
-    ----------
-    first
-        Number of the job's first task.
-    parents
-        Numbers of the tasks that the job depends on.
-    """
-    found = []
-    for position, spec in enumerate(job.specs):
-        before = first + position - job.facts.step
-        after, needs = _links(job.facts, position, parents, before)
-        found.append(msgspec.structs.replace(spec, after=tuple(after), needs=needs))
-    return found
-
-
-def _links(
-    facts: JobFacts, position: int, parents: Sequence[int], before: int
-) -> tuple[Sequence[int], Literal["ended"] | None]:
-    """
-    Return the tasks that an element comes after, and whether these only have to end.
-
-    Parameters
-    ----------
-    parents
-        Tasks that the job depends on.
-    before
-        Task of the array's element that is so many before as may run at a time.
-    """
-    after = list(parents[position : position + 1] if facts.aligned else parents)
-    if facts.step and position >= facts.step:
-        after.append(before)
-    return after, "ended" if after and (facts.dependency == "afterany" or facts.step) else None
-
-
-def depending_on(element: JobElement, known: Sequence[JobElement]) -> list[JobElement]:
-    """
-    Return the elements that wait until an element has ended, or for one that does.
-
-    Parameters
-    ----------
-    known
-        Elements by number; those that have ended wait for nothing.
-    """
-    found: dict[tuple[int, int], JobElement] = {(element.job, element.position): element}
-    for one in known:
-        facts, own = one.facts, (one.job, one.position)
-        after = facts.after[one.position : one.position + 1] if facts.aligned else facts.after
-        before = (one.job, one.position - facts.step) if facts.step else own
-        waits = one.state == "PENDING" and own not in found
-        if waits and any(parent in found for parent in (*after, before)):
-            found[own] = one
-    return list(found.values())[1:]
 
 
 @asynccontextmanager

@@ -2,11 +2,11 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from bursar.formats.job_files.sbatch_options import StatedOption, parse_command_line
+from bursar.formats.job_files.sbatch_options import parse_command_line
 from bursar.formats.job_files.slurm_script import (
     SlurmJob,
     SlurmScript,
@@ -20,7 +20,8 @@ from bursar.model.errors import InputError
 from bursar.model.task import Inherit, Task, Write
 from bursar.remote.messages import TaskSpec
 from bursar.remote.submission import encode_steps
-from bursar.slurm_shim.jobs import UNENDED, JobElement, JobFacts
+from bursar.slurm_shim.dependencies import ElementLookup, parse_dependency
+from bursar.slurm_shim.jobs import JobElement, JobFacts
 
 ALSO = ("dependency", "signal", "wrap", "wait", "kill-on-invalid-dep", "hold")
 """Options that ``sbatch`` honours and a campaign does not."""
@@ -32,9 +33,6 @@ _NOT_AT_A_SERVICE = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "licenses
 _LOGIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
 _OWN = re.compile(r"(SLURM|SBATCH|BURSAR)_\w+|_|PWD|OLDPWD|SHLVL")
 """Variables of the shell that calls ``sbatch`` which a job does not get from there."""
-
-ElementLookup = Callable[[Iterable[int] | None], Sequence[JobElement]]
-"""Returns the elements of jobs by number; of all jobs for None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,58 +181,9 @@ def facts_of(script: SubmittedScript, user: str, lookup: ElementLookup) -> JobFa
         requeues="no-requeue" not in job.options,
     )
     if "dependency" in job.options:
-        facts = _depending(facts, job.options["dependency"], len(script.indices), lookup)
-    if facts.step and facts.dependency == "afterok":
-        raise job.options["array"].error(
-            "a limit of elements that run at a time is not honoured beside --dependency=afterok"
-        )
+        stated = job.options["dependency"]
+        facts = parse_dependency(facts, stated, len(script.indices), lookup)
     return facts
-
-
-_FORMS = "expected afterok:JOB, afterany:JOB or aftercorr:JOB (several jobs: JOB:JOB), or singleton"
-
-
-def _depending(
-    facts: JobFacts, stated: StatedOption, count: int, lookup: ElementLookup
-) -> JobFacts:
-    kinds: set[str] = set()
-    after: dict[tuple[int, int], None] = {}
-    for term in stated.value.split(","):
-        kind, *jobs = term.strip().split(":")
-        kinds.add(kind)
-        if kind == "singleton" and not jobs:
-            same = [e for e in lookup(None) if e.state in UNENDED and e.facts.name == facts.name]
-            after |= {(e.job, e.position): None for e in same if e.facts.user == facts.user}
-            continue
-        if kind not in ("afterok", "afterany", "aftercorr") or not jobs:
-            raise stated.error(f'{_FORMS}, got "{term}"')
-        for word in jobs:
-            after |= dict.fromkeys((e.job, e.position) for e in _named(word, stated, lookup))
-    if len(kinds) > 1:
-        raise stated.error(f"several kinds of dependency are not honoured: {', '.join(kinds)}")
-    (kind,) = kinds
-    if kind == "aftercorr" and len(after) < count:
-        raise stated.error(f"expected an array of {count} elements or more, got {len(after)}")
-    return replace(
-        facts,
-        dependency="afterany" if kind in ("afterany", "singleton") else "afterok",
-        after=tuple(after),
-        aligned=kind == "aftercorr",
-    )
-
-
-def _named(word: str, stated: StatedOption, lookup: ElementLookup) -> Sequence[JobElement]:
-    match = re.fullmatch(r"(\d{1,10})(?:_(\d{1,9}))?", word)
-    if match is None:
-        raise stated.error(f'{_FORMS}, got "{word}"')
-    job, index = int(match[1]), match[2]
-    found = [
-        e for e in lookup([job])
-        if (job in (e.number, e.job) if index is None else e.job == job and e.index == int(index))
-    ]  # fmt: skip
-    if not found:
-        raise stated.error(f'there is no job "{word}"')
-    return found
 
 
 def specs_of_job(

@@ -64,17 +64,16 @@ def read_job_log(text: str, place: str) -> dict[int, LoggedJob]:
         Naming the line that is none of a job log.
     """
     found: dict[int, LoggedJob] = {}
-    lines = text.splitlines(keepends=True)
-    for number, line in enumerate(lines, start=1):
-        if number == 1:
-            if line.rstrip("\n").split("\t") != HEADER.rstrip("\n").split("\t"):
-                raise InputError(
-                    f'is no job log: expected the columns "{HEADER.rstrip()}"', where=f"{place}:1"
-                )
-            continue
-        if not line.endswith("\n"):
-            break  # written in part when its program was killed
-        columns = line.rstrip("\n").split("\t", _COLUMNS - 1)
+    # The text behind the last end of a line was written in part when its program was killed.
+    head, *lines = text.split("\n")
+    names = HEADER.rstrip("\n").split("\t")
+    if (text or lines) and head.split("\t") != names:
+        raise InputError(
+            f"is no job log: expected the columns {' '.join(names)}, with tabs between",
+            where=f"{place}:1",
+        )
+    for number, line in enumerate(lines[:-1], start=2):
+        columns = line.split("\t", _COLUMNS - 1)
         if len(columns) != _COLUMNS:
             raise InputError(
                 f"expected {_COLUMNS} columns, got {len(columns)}", where=f"{place}:{number}"
@@ -91,7 +90,11 @@ def read_job_log(text: str, place: str) -> dict[int, LoggedJob]:
                 signal=int(signal),
                 command=command,
             )
-        except ValueError as error:
-            raise InputError(f"expected numbers: {error}", where=f"{place}:{number}") from None
+        except ValueError:
+            raise InputError(
+                "expected numbers in the columns Seq, Starttime, JobRuntime, Receive, Exitval and "
+                f'Signal, got "{line[:60]}"',
+                where=f"{place}:{number}",
+            ) from None
         found[job.number] = job
     return found

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, field
 
 from bursar.formats.decoding import TomlTable, decode
-from bursar.formats.file_text import read_text
+from bursar.formats.file_text import json_error, read_text
 from bursar.formats.job_files.slurm_script import escaped
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import InputError, errors_within
@@ -210,8 +210,10 @@ def _document(text: str, *, is_json: bool) -> Any:
     if is_json:
         try:
             return msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InputError(f"is not JSON: {error}") from None
+        except msgspec.DecodeError as error:
+            raise json_error(str(error), text.encode()) from None
+        except RecursionError:
+            raise InputError("is nested too deeply") from None
     try:
         import yaml  # type: ignore[import-untyped,unused-ignore]
     except ImportError:

@@ -226,7 +226,7 @@ def parse_time_limit(word: str) -> float | None:
         return None
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", word)
     if match is None:
-        raise ValueError(f"no time limit: {word!r}")
+        raise ValueError(f'expected a time limit such as 90, 1:30:00 or 2-12:00, got "{word}"')
     days, *rest = match.groups()
     parts = [int(part) for part in rest if part is not None]
     if days is not None:  # days-hours[:minutes[:seconds]]

@@ -74,13 +74,21 @@ announce() {  # where a signal for the job has to go
   [ ! -d "$BURSAR_RUNNING" ] ||
     echo "$(uname -n) $1 $(cut -d ' ' -f 22 "/proc/$1/stat") $place" > "$BURSAR_RUNNING/$J"
 }
+below() {  # the processes that some have started, and these themselves
+  for one in "$@"; do
+    echo "$one"; below $(cat "/proc/$one/task/$one/children" 2> /dev/null)
+  done
+}
 start() {
   [ -n "$signal" ] || { env "$@"; return; }
   env "$@" <&0 & child=$!
   announce "$child"
   ( trap 'kill "$nap"; exit' TERM; after=${signal% *}; sleep "${after#* }" & nap=$!
     wait "$nap" || exit
-    case $signal in *script) set -- "$child" ;; *) cd "$BURSAR_STEPS" && set -- [0-9]* ;; esac
+    case $signal in
+      *script) set -- "$child" ;;
+      *) cd "$BURSAR_STEPS" && set -- [0-9]* && set -- $(below "$@") ;;
+    esac
     kill -s "${signal%% *}" "$@" ) > /dev/null 2>&1 & timer=$!
   wait "$child"; status=$?
   kill "$timer" 2> /dev/null; wait "$timer"
@@ -138,6 +146,7 @@ export SLURM_NTASKS=$count SLURM_NPROCS=$count SLURM_STEP_NUM_TASKS=$count
 # Names itself among the steps, for signals that are meant for these.
 [ -z "$BURSAR_STEPS" ] || set -- /bin/sh -c \
   'cut -d " " -f 22 "/proc/$$/stat" > "$0/$$"; exec "$@"' "$BURSAR_STEPS" "$@"
+trap : HUP USR1 USR2  # the programs get them, too, and have no trap of this shell
 node=${SLURMD_NODENAME:-$(uname -n)}
 filled() {  # sets name to a pattern's file
   name=
@@ -199,6 +208,9 @@ done
 worst=0; number=0
 for process in $started; do
   wait "$process"; status=$?
+  while [ "$status" -gt 128 ] && kill -0 "$process" 2> /dev/null; do
+    wait "$process"; status=$?
+  done
   failed "$number" "$status"; number=$((number + 1))
   [ "$status" -le "$worst" ] || worst=$status
 done

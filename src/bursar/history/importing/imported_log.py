@@ -199,8 +199,10 @@ def size_of(row: Mapping[str, str], name: str) -> int | None:
     if match is None:
         raise bad_field(name, text, "a size such as 6.3 MB")
     power = " KMGTPE".index(match[2].upper() or " ")
-    size: int = round(float(match[1]) * 1024**power)
-    return size
+    size: float = float(match[1]) * 1024.0**power
+    if not math.isfinite(size):
+        raise bad_field(name, text, "a size such as 6.3 MB")
+    return round(size)
 
 
 def moment_of(row: Mapping[str, str], name: str) -> float | None:
