@@ -230,8 +230,6 @@ def _syntax_error(message: str, text: str) -> InputError:
     return InputError(f"{reason} at the end", where=f"{len(lines)}:{len(lines[-1]) + 1}")
 
 
-# Remembered: the same few places are named for each of a sweep's tasks, should one be at fault.
-@lru_cache(maxsize=1024)
 def json_error(message: str, data: bytes) -> InputError:
     """
     Return the error for a text that is not JSON, at line and column where that is known.
@@ -259,6 +257,8 @@ def json_error(message: str, data: bytes) -> InputError:
     return InputError(reason, where=f"{line}:{column}")
 
 
+# Remembered: the same few places are named for each of a sweep's tasks, should one be at fault.
+@lru_cache(maxsize=1024)
 def joined(place: str, key: str | int) -> str:
     """Path of ``key`` within ``place``; an odd key is quoted as in TOML."""
     if isinstance(key, int):
