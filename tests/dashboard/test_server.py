@@ -337,10 +337,12 @@ def test_output_of_a_task_that_runs_is_followed(served: Served, tmp_path: Path) 
     body = {"text": file.read_text(), "name": "talk.toml", "folder": str(tmp_path)}
     task = f"/api/runs/{served.client.post('/api/runs', json=body).json()['run']}/tasks/0"
     texts, notes, end = {"stdout": "", "stderr": ""}, [], None
+    first: list[str] = []
 
     with served.client.stream("GET", f"{task}/output/events") as events:
         assert events.headers["Content-Type"] == "text/event-stream"
         for name, data in _events(events):
+            first = first or [name]
             if name == "output":
                 texts[data["stream"]] += data["text"]
                 go.write_text("")  # only now: the task was seen to run
@@ -348,6 +350,7 @@ def test_output_of_a_task_that_runs_is_followed(served: Served, tmp_path: Path) 
                 notes.append(data["text"])
             elif name == "end":
                 end = data
+    assert first == ["begin"]
     assert end == {"attempt": 1, "status": "succeeded"}
     assert texts == {"stdout": "grün\N{REPLACEMENT CHARACTER}\n", "stderr": "why\n"}
     assert notes[-1] == "attempt 1 succeeded"

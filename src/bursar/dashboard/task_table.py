@@ -275,7 +275,8 @@ async def output_events(
     """
     Yield what a task prints as server-sent events, until the task or the attempt has ended.
 
-    ``output`` has stream, attempt, offset in bytes, and text, in which bytes that are no UTF-8 are
+    ``begin`` comes first: what a viewer has of an earlier connection comes again, as far as the
+    tail reaches. ``output`` has stream, attempt, offset in bytes, and text, in which bytes that are no UTF-8 are
     replaced; ``note`` a line for people; ``end`` how the task ended. Between them come comments.
 
     Parameters
@@ -286,7 +287,7 @@ async def output_events(
     # A piece may end within a character.
     decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in STREAM_NAMES]
     shown, told = [0, 0], time.monotonic()
-    yield b": following\n\n"
+    yield frame("begin", {})
     async for one in TaskFollower(folder, number, attempt, tail).follow():
         found = []
         if one.stream is not None:

@@ -13,7 +13,8 @@ export const followOutput = (source, run, number, over) => {
   state.setAttribute("aria-live", "polite");
   let length = 0;
   const stop = source.follow(run, number, TAIL, (event, data) => {
-    if (event === "note") state.textContent = data.text;
+    if (event === "begin") { text.replaceChildren(); length = 0; } // again after a break: the end comes once more
+    else if (event === "note") state.textContent = data.text;
     else if (event === "end") { stop(); over(); }
     else if (event === "output" && data.text) {
       const stays = text.scrollHeight - text.scrollTop - text.clientHeight < 30; // who has scrolled up reads

@@ -67,7 +67,7 @@ export const localSource = (token, { signedOut, connection }) => {
       const response = await ask(`${run(name)}/tasks/${number}/${stream}?${query({ attempt, offset })}`);
       return { text: await response.text(), size: Number(response.headers.get("X-Size")), next: Number(response.headers.get("X-Next")) };
     },
-    follow: (name, number, tail, told) => watch(`${run(name)}/tasks/${number}/output/events?${query({ tail })}`, told), // "output" {stream, attempt, offset, text}, "note" {attempt, text}, "end" {attempt, status}
+    follow: (name, number, tail, told) => watch(`${run(name)}/tasks/${number}/output/events?${query({ tail })}`, told), // "begin", "output" {stream, attempt, offset, text}, "note" {attempt, text}, "end" {attempt, status}
     compare: (first, second) => json(`/api/compare?${query({ first, second })}`),
     sites: (file) => json(`/api/sites?${query({ file })}`),
     money: () => json("/api/money"),
