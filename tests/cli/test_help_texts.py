@@ -1,6 +1,7 @@
 """Help of all commands: sentences, groups, and the reference page that is made of them."""
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ def test_every_command_and_option_says_in_sentences_what_is_meant() -> None:
         assert text[0].isupper(), place
         assert text.split()[0].strip(",.:") not in NO_BEGINNING, place
         assert text.endswith((".", ")", '"')), place
+        # Taken for markup, and left out where the help is printed.
+        assert not re.search(r"\[[a-z]", text), place
 
 
 def test_every_command_has_one_purpose() -> None:

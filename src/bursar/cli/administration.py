@@ -61,7 +61,7 @@ def serve(
         typer.Option(
             "--exchange",
             help="Hold an exchange, too: users sell processors of services to each other. "
-            "[market.exchange] says how.",
+            "The table market.exchange of the service file says how.",
         ),
     ] = False,
     check: Annotated[

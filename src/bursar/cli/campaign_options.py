@@ -163,7 +163,7 @@ class CampaignOptions:
             "--copies",
             help="Start a task that takes longer than others of its kind a second time, on "
             "processors that nothing else needs; the first success counts. Like copies = true in "
-            "[retry]; only for tasks that do nothing but print and make their outputs.",
+            "the table retry; only for tasks that do nothing but print and make their outputs.",
             rich_help_panel=RUNNING,
         ),
     ] = False
@@ -173,7 +173,7 @@ class CampaignOptions:
             "--buy-copies",
             help="Like --copies, and buy processors for copies at any of the sites where the "
             "forecast of the run says that this improves the odds of the deadline, or without "
-            'one the expected end; never past the budget. Like copies = "buy" in [retry].',
+            'one the expected end; never past the budget. Like copies = "buy" in the table retry.',
             rich_help_panel=RUNNING,
         ),
     ] = False

@@ -64,8 +64,9 @@ def register_commands(module: str, app: typer.Typer) -> None:
 
             schemas.register(app)
         case "service_commands":
-            from bursar.cli import service_commands
+            from bursar.cli import exports, service_commands
 
+            service_commands.instance_app.command("export")(exports.export_instance)
             service_commands.register(app)
             service_commands.register_account(app)
             service_commands.register_top(app)

@@ -195,7 +195,7 @@ def show_table(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Take [results] of this campaign file, not those that the run began with.",
+            help="Take the table results of this campaign file, not those that the run began with.",
         ),
     ] = None,
     parquet: Annotated[
@@ -214,8 +214,8 @@ def show_table(
     """
     Print parameters and results of a run's tasks in one table.
 
-    [results] of the campaign file says where each result stands: in what a task printed, or in a
-    file that it made.
+    The table results of the campaign file says where each result stands: in what a task printed, or
+    in a file that it made.
     """
     from bursar.api.result_table import result_table
     from bursar.formats.result_columns import read_result_columns

@@ -374,10 +374,7 @@ instance_app = typer.Typer(
 
 def register(root: typer.Typer) -> None:
     """Add ``bursar watch`` and ``bursar instance`` to the command line."""
-    from bursar.cli.exports import export_instance
-
     root.command("watch")(watch)
-    instance_app.command("export")(export_instance)
     root.add_typer(instance_app)
 
 

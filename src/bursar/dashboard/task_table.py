@@ -276,8 +276,9 @@ async def output_events(
     Yield what a task prints as server-sent events, until the task or the attempt has ended.
 
     ``begin`` comes first: what a viewer has of an earlier connection comes again, as far as the
-    tail reaches. ``output`` has stream, attempt, offset in bytes, and text, in which bytes that are no UTF-8 are
-    replaced; ``note`` a line for people; ``end`` how the task ended. Between them come comments.
+    tail reaches. ``output`` has stream, attempt, offset in bytes, and text, in which bytes that are
+    no UTF-8 are replaced; ``note`` a line for people; ``end`` how the task ended. Between them come
+    comments.
 
     Parameters
     ----------
