@@ -326,6 +326,7 @@ def test_ten_tabs_are_open_at_once(page: Page) -> None:
         page.browser.switch_to.window(tab)
         page.browser.close()
     page.browser.switch_to.window(first)
+    assert page.browser.window_handles == [first]
 
 
 def test_texts_of_tasks_are_only_texts(page: Page) -> None:
