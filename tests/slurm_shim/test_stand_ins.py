@@ -274,10 +274,11 @@ def test_signals_reach_steps_the_script_or_all(shim: Shim) -> None:
             time.sleep(0.05)
     (shim.work / "heard-all").touch()
     assert shim.state(job) == "COMPLETED"
-    before = shim.submit("--wrap 'sleep 2'")
+    before = shim.submit("--wrap 'sleep 100'")
     waiting = shim.submit(f"-d afterany:{before} --wrap true")
     said = shim.run(f"scancel -s USR1 {waiting}", status=1)
     assert "Job can not be altered now" in said
+    shim.run(f"scancel {before} {waiting}")
 
 
 def test_a_script_is_kept_as_it_was_submitted(shim: Shim) -> None:

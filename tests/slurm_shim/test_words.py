@@ -331,3 +331,64 @@ def test_ends_are_recorded_once_and_numbers_never_given_twice(tmp_path: Path) ->
     assert book.elements([1])[0].state == "NODE_FAIL"
     assert book.instance() is None
     book.close()
+
+
+def test_an_element_that_is_put_back_is_another_task(tmp_path: Path) -> None:
+    """
+    Two elements, tasks 0 and 1, the second after the first. The first begins anew as task 2 and the
+    second waits for that as task 3: ends of tasks 0 and 1 say nothing any more.
+    """
+    script = submission(tmp_path, "-a", "0-1%1")
+    book = JobBook(tmp_path / "jobs.sqlite")
+    facts = facts_of(script, "ann", book.elements)
+    job = book.add(facts, (0, 1), lambda n: specs_of_job(script, n), 1e9)
+    book.add_instance("i")
+    book.deliver(job, "i", 0)
+    book.record_states("i", [(0, "running")], 1e9 + 1)
+    book.changes.put_back([job, job + 1], again=job)
+    book.close()
+
+    book = JobBook(tmp_path / "jobs.sqlite")  # whoever put it back was killed
+    first, second = book.changes.reruns()
+    assert (first.again, first.replaces, first.restarts) == (True, 0, 1)
+    assert (second.again, second.replaces, second.restarts) == (False, 1, 0)
+    assert (book.task(job, 0), book.tasks("i")) == (None, 2)
+    for rerun, task in ((first, 2), (second, 3)):
+        book.changes.deliver_rerun(rerun.id, task)
+    assert book.changes.reruns() == []
+    assert (book.task(job, 0), book.task(job, 1), book.tasks("i")) == (("i", 2), ("i", 3), 4)
+    late = [Result(cursor=n + 1, task=n, state="cancelled", end=1e9 + 2) for n in (0, 1)]
+    assert book.record("i", late, 1e9 + 2) == []
+    assert [one.state for one in book.elements()] == ["PENDING", "PENDING"]
+    end = Result(cursor=3, task=2, state="succeeded", start=1e9 + 3, end=1e9 + 4)
+    assert book.record("i", [end], 1e9 + 4) == [job]
+    ended, waiting = book.elements()
+    assert (ended.state, ended.restarts, waiting.state) == ("COMPLETED", 1, "PENDING")
+    assert book.first_unended("i") == 3
+
+    book.changes.cancel_waiting([job + 1], [], 1e9 + 5)
+    assert book.changes.cancels() == [(job + 1, "i", 3)]
+    book.changes.forget_cancels([job + 1])
+    assert book.changes.cancels() == []
+    assert book.first_unended("i") is None
+    book.close()
+
+
+def test_tasks_of_a_job_are_kept_while_it_may_begin_anew(tmp_path: Path) -> None:
+    """Slurm forgets a job five minutes after its end, and so does the book."""
+    script = submission(tmp_path)
+    book = JobBook(tmp_path / "jobs.sqlite")
+
+    def add(now: float) -> int:
+        return book.add(FACTS, (None,), lambda n: specs_of_job(script, n), now)
+
+    first = add(1e9)
+    book.add_instance("i")
+    book.deliver(first, "i", 0)
+    book.record("i", [Result(cursor=1, task=0, state="failed", start=1e9, end=1e9 + 1)], 1e9 + 1)
+    add(1e9 + 200)
+    assert book.has_specs(first)
+    add(1e9 + 400)
+    assert not book.has_specs(first)
+    assert len(book.undelivered()) == 2
+    book.close()

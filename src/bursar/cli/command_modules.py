@@ -66,7 +66,7 @@ def register_commands(module: str, app: typer.Typer) -> None:
         case "service_commands":
             from bursar.cli import exports, service_commands
 
-            service_commands.instance_app.command("export")(exports.export_instance)
+            exports.register_instances(service_commands.instance_app)
             service_commands.register(app)
             service_commands.register_account(app)
             service_commands.register_top(app)

@@ -90,6 +90,11 @@ def register(app: typer.Typer) -> None:
     app.command("export")(export_run)
 
 
+def register_instances(app: typer.Typer) -> None:
+    """Add ``export`` to the commands of ``bursar instance``."""
+    app.command("export")(export_instance)
+
+
 def export_run(
     run: RunName,
     form: Form,

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from bursar.remote.messages import Result, TaskSpec, TaskState
+from bursar.slurm_shim.element_changes import SPECS, TABLES, ElementChanges
 from bursar.slurm_shim.jobs import JobElement, JobFacts, state_of
 from bursar.sqlite_file import (
     SqliteSchema,
@@ -41,30 +42,13 @@ LAYOUT = SqliteSchema(
         'CREATE INDEX by_state ON elements (state, "end")',
         """CREATE TABLE instances (
             number INTEGER PRIMARY KEY, handle TEXT NOT NULL UNIQUE, cursor INTEGER NOT NULL)""",
-        # Tasks in place of an element's first one; of several the last one counts.
-        """CREATE TABLE reruns (
-            id INTEGER PRIMARY KEY, number INTEGER NOT NULL, restarts INTEGER NOT NULL,
-            again INTEGER NOT NULL, replaces INTEGER NOT NULL, instance TEXT NOT NULL,
-            task INTEGER)""",
-        # Elements that are to be cancelled, and of which the service has not been told yet.
-        "CREATE TABLE cancels (number INTEGER PRIMARY KEY)",
-        "CREATE INDEX rerun_by_element ON reruns (number)",
-        "CREATE INDEX rerun_by_task ON reruns (instance, task)",
-        """CREATE VIEW placed AS
-            SELECT elements.number, elements.job, elements.position, elements.state,
-                coalesce(last.instance, jobs.instance) AS instance,
-                CASE WHEN last.id IS NULL THEN jobs.first + elements.position
-                    ELSE last.task END AS task
-            FROM elements JOIN jobs ON jobs.id = elements.job
-            LEFT JOIN reruns AS last ON last.id =
-                (SELECT max(id) FROM reruns WHERE reruns.number = elements.number)""",
+        *TABLES,
     ),
 )
 
 MOST_AGE = 300.0
 """Seconds for which squeue and scontrol know a job that has ended, as Slurm's MinJobAge."""
 
-_SPECS = msgspec.json.Decoder(list[TaskSpec])
 _FACTS = msgspec.json.Decoder(JobFacts)
 
 
@@ -87,33 +71,6 @@ class UndeliveredJob:
     is_unwanted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndeliveredRerun:
-    """
-    A task in place of an element's earlier one, that no service has acknowledged.
-
-    Parameters
-    ----------
-    spec
-        The task, without those that it comes after.
-    restarts
-        How often the element has been put back to begin anew.
-    again
-        Whether the element begins anew once its earlier task has ended; else it never began, and
-        waits for another that does.
-    replaces
-        The earlier task.
-    """
-
-    id: int
-    element: JobElement
-    instance: str
-    spec: TaskSpec
-    restarts: int
-    again: bool
-    replaces: int
-
-
 class JobBook:
     """
     Jobs and their elements.
@@ -134,6 +91,13 @@ class JobBook:
         with translate_sqlite_errors(path, LAYOUT.what):
             # A number that was printed must not be given twice, not even after a power cut.
             self._db = LAYOUT.open(path, "FULL")
+        self.changes = ElementChanges(
+            self._db,
+            self._changing,
+            self._rows,
+            lambda numbers: self.elements(numbers, exactly=True),
+        )
+        """What was asked of elements after their submission."""
 
     def close(self) -> None:
         """Close the file."""
@@ -209,66 +173,6 @@ class JobBook:
             self._db.execute(
                 "INSERT OR IGNORE INTO instances (handle, cursor) VALUES (?,0)", (handle,)
             )
-
-    def put_back(self, elements: Iterable[int], *, again: int | None = None) -> None:
-        """
-        Have elements begin anew, each as a further task; durable on return.
-
-        Parameters
-        ----------
-        elements
-            Numbers of elements that have tasks: one that begins anew, and those that wait for it.
-        again
-            The one that begins anew; None: those that wait have to wait for others than before.
-        """
-        with self._changing():
-            self._put_back(elements, again)
-
-    def cancel_waiting(self, elements: Iterable[int], followers: Iterable[int], now: float) -> None:
-        """
-        Cancel elements that have not begun, and have others wait for others in place of them.
-
-        Parameters
-        ----------
-        elements, followers
-            Numbers of elements.
-        now
-            Seconds since the epoch.
-        """
-        with self._changing():
-            for number in elements:
-                self._db.execute("INSERT OR IGNORE INTO cancels VALUES (?)", (number,))
-                self._db.execute(
-                    "UPDATE elements SET state = 'CANCELLED', \"end\" = ? WHERE number = ?",
-                    (now, number),
-                )
-            self._put_back(followers, None)
-
-    def forget_cancels(self, elements: Iterable[int]) -> None:
-        """Note that a service knows which elements are to be cancelled."""
-        with self._changing():
-            for number in elements:
-                self._db.execute("DELETE FROM cancels WHERE number = ?", (number,))
-
-    def _put_back(self, elements: Iterable[int], again: int | None) -> None:
-        for number in elements:
-            self._db.execute(
-                "INSERT INTO reruns (number, restarts, again, replaces, instance) "
-                "SELECT ?1, (SELECT coalesce(sum(again), 0) FROM reruns WHERE number = ?1) "
-                "+ ?2, ?2, task, instance FROM placed WHERE number = ?1",
-                (number, number == again),
-            )
-            self._db.execute(
-                "UPDATE elements SET state = 'PENDING', start = 0, \"end\" = 0, exit_code = 0, "
-                "host = '', max_rss = 0, user_seconds = 0, system_seconds = 0, reason = ? "
-                "WHERE number = ?",
-                ("None", number),
-            )
-
-    def deliver_rerun(self, rerun: int, task: int) -> None:
-        """Note which task of a service stands in place of an earlier one."""
-        with self._changing():
-            self._db.execute("UPDATE reruns SET task = ? WHERE id = ?", (task, rerun))
 
     def record(self, instance: str, results: Iterable[Result], now: float) -> list[int]:
         """
@@ -347,44 +251,11 @@ class JobBook:
             UndeliveredJob(
                 id=job,
                 facts=_FACTS.decode(facts),
-                specs=_SPECS.decode(specs),
+                specs=SPECS.decode(specs),
                 is_unwanted=bool(unwanted),
             )
             for job, facts, specs, unwanted in rows
         ]
-
-    def undelivered_reruns(self) -> list[UndeliveredRerun]:
-        """Return the tasks in place of earlier ones that no service has acknowledged, by age."""
-        rows = self._rows(
-            "SELECT id, number, restarts, again, replaces, instance FROM reruns "
-            "WHERE task IS NULL ORDER BY id"
-        )
-        found = []
-        of_jobs: dict[int, list[TaskSpec]] = {}
-        for rerun, number, restarts, again, replaces, instance in rows:
-            (element,) = self.elements([number], exactly=True)
-            if element.job not in of_jobs:
-                ((specs,),) = self._rows("SELECT specs FROM jobs WHERE id = ?", element.job)
-                of_jobs[element.job] = _SPECS.decode(specs)
-            found.append(
-                UndeliveredRerun(
-                    id=rerun,
-                    element=element,
-                    instance=instance,
-                    spec=of_jobs[element.job][element.position],
-                    restarts=restarts,
-                    again=bool(again),
-                    replaces=replaces,
-                )
-            )
-        return found
-
-    def untold_cancels(self) -> list[tuple[int, str, int]]:
-        """Return elements to cancel that a service has not been told of, with their tasks."""
-        return self._rows(
-            "SELECT number, instance, task FROM placed "
-            "WHERE number IN (SELECT number FROM cancels) AND task NOT NULL"
-        )
 
     def has_specs(self, job: int) -> bool:
         """Whether the tasks of a job are kept, so that it may begin anew."""

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -16,7 +16,8 @@ from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import SiteInfo, TaskSpec
 from bursar.slurm_shim.dependencies import Parent, depending_on, placed, settled
-from bursar.slurm_shim.job_book import JobBook, UndeliveredJob, UndeliveredRerun
+from bursar.slurm_shim.element_changes import UndeliveredRerun
+from bursar.slurm_shim.job_book import JobBook, UndeliveredJob
 from bursar.slurm_shim.jobs import JobElement, JobFacts
 from bursar.slurm_shim.shim_folder import ShimFolder
 
@@ -56,7 +57,7 @@ class ShimLink:
             When the service refuses the last of them.
         """
         book = self._book
-        if not (book.undelivered() or book.undelivered_reruns() or book.untold_cancels()):
+        if not (book.undelivered() or book.changes.reruns() or book.changes.cancels()):
             return
         # One at a time: a job's tasks name others by the numbers that these have at the service.
         lock = await asyncio.to_thread(_taken, self._folder.lock)
@@ -130,21 +131,21 @@ class ShimLink:
 
         Every step may be taken again: what is killed in between is done by the next command.
         """
-        reruns = self._book.undelivered_reruns()
-        for one in reruns:
-            # First those that wait, or the end of what they wait for would let them begin.
-            if not one.again:
-                await self._client.cancel(one.instance, [one.replaces])
+        reruns = self._book.changes.reruns()
+        # First those that wait, the last ones first: the end of what another waits for would let
+        # that one begin.
+        for instance, tasks in _apart(one for one in reversed(reruns) if not one.again):
+            await self._client.cancel(instance, tasks)
         for one in reruns:
             specs = self._rerun(one)
             numbers = await self._client.submit(one.instance, specs, key=f"rerun-{one.id}")
             if one.again:
                 await self._client.cancel(one.instance, [one.replaces])
-            self._book.deliver_rerun(one.id, numbers[-1])
-        cancels = self._book.untold_cancels()
+            self._book.changes.deliver_rerun(one.id, numbers[-1])
+        cancels = self._book.changes.cancels()
         for _, instance, task in cancels:
             await self._client.cancel(instance, [task])
-        self._book.forget_cancels(number for number, _, _ in cancels)
+        self._book.changes.forget_cancels(number for number, _, _ in cancels)
 
     def _rerun(self, one: UndeliveredRerun) -> list[TaskSpec]:
         """Return the task in place of an earlier one, behind its gates."""
@@ -224,7 +225,7 @@ class ShimLink:
     async def requeue(self, element: JobElement) -> None:
         """End what an element runs, and have it begin anew; jobs that wait for it wait on."""
         waiting = depending_on(element, self._book.elements())
-        self._book.put_back(
+        self._book.changes.put_back(
             [element.number, *(one.number for one in waiting)], again=element.number
         )
         await self.deliver()
@@ -246,7 +247,7 @@ class ShimLink:
             if other.number not in chosen
         }
         if followers:
-            self._book.cancel_waiting(
+            self._book.changes.cancel_waiting(
                 sorted(one.number for one in waiting), sorted(followers), time.time()
             )
             await self.deliver()
@@ -256,6 +257,23 @@ class ShimLink:
                 by_instance.setdefault(task[0], []).append(task[1])
         for instance, tasks in by_instance.items():
             await self._client.cancel(instance, tasks)
+
+
+def _apart(reruns: Iterable[UndeliveredRerun]) -> Iterator[tuple[str, list[int]]]:
+    """Yield the tasks that are replaced, with their instance, none with one that it waits for."""
+    groups: list[list[UndeliveredRerun]] = []
+    for one in reruns:
+        last, element = (groups[-1][0].element if groups else None), one.element
+        if (
+            last is not None
+            and element.job == last.job
+            and (not element.facts.step or last.position - element.position < element.facts.step)
+        ):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    for group in groups:
+        yield group[0].instance, [one.replaces for one in group]
 
 
 @asynccontextmanager
