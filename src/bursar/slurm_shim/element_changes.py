@@ -156,6 +156,16 @@ class ElementChanges:
         with self._changing():
             self._db.execute("UPDATE reruns SET task = ? WHERE id = ?", (task, rerun))
 
+    def give_up(self, rerun: UndeliveredRerun, now: float) -> None:
+        """Cancel an element that can never begin anew, as what it waits for has not gone well."""
+        with self._changing():
+            self._db.execute("DELETE FROM reruns WHERE id = ?", (rerun.id,))
+            self._db.execute(
+                "UPDATE elements SET state = 'CANCELLED', \"end\" = ?, "
+                "reason = 'DependencyNeverSatisfied' WHERE number = ?",
+                (now, rerun.element.number),
+            )
+
     def reruns(self) -> list[UndeliveredRerun]:
         """Return the tasks in place of earlier ones that no service has acknowledged, by age."""
         rows = self._rows(

@@ -63,7 +63,14 @@ class ShimLink:
         lock = await asyncio.to_thread(_taken, self._folder.lock)
         try:
             refused = None
-            await self._deliver_reruns()
+            try:
+                await self._deliver_changes()
+            except RemoteProblem as problem:
+                if problem.kind != "not-found":
+                    raise
+                # A service that was set up anew.
+                if (instance := self._book.instance()) is not None:
+                    self._book.lose(instance, time.time())
             for job in self._book.undelivered():
                 refused = None
                 try:
@@ -125,9 +132,9 @@ class ShimLink:
             return False
         return info.counts.total > self._book.tasks(instance)
 
-    async def _deliver_reruns(self) -> None:
+    async def _deliver_changes(self) -> None:
         """
-        Hand over tasks in place of earlier ones, each once.
+        Hand over tasks in place of earlier ones, each once, and cancel what is to be cancelled.
 
         Every step may be taken again: what is killed in between is done by the next command.
         """
@@ -138,6 +145,9 @@ class ShimLink:
             await self._client.cancel(instance, tasks)
         for one in reruns:
             specs = self._rerun(one)
+            if specs is None:
+                self._book.changes.give_up(one, time.time())
+                continue
             numbers = await self._client.submit(one.instance, specs, key=f"rerun-{one.id}")
             if one.again:
                 await self._client.cancel(one.instance, [one.replaces])
@@ -147,8 +157,8 @@ class ShimLink:
             await self._client.cancel(instance, [task])
         self._book.changes.forget_cancels(number for number, _, _ in cancels)
 
-    def _rerun(self, one: UndeliveredRerun) -> list[TaskSpec]:
-        """Return the task in place of an earlier one, behind its gates."""
+    def _rerun(self, one: UndeliveredRerun) -> list[TaskSpec] | None:
+        """Return the task in place of an earlier one, behind its gates; None: it cannot begin."""
         spec, facts, element = one.spec, one.element.facts, one.element
         if one.restarts:
             restarts = {"BURSAR_RESTARTS": str(one.restarts)}
@@ -157,7 +167,7 @@ class ShimLink:
             return [msgspec.structs.replace(spec, after=(one.replaces,), needs="ended")]
         parents = self._parents(facts, one.instance)
         if parents is None:
-            raise SiteError(f"what job {element.id} waits for is no longer known")
+            return None
 
         def before(position: int) -> int | None:
             # What was cancelled while it waited ended before its turn.
@@ -185,17 +195,15 @@ class ShimLink:
         found: list[Parent] = []
         for one in facts.after:
             task = self._book.task(one.job, one.position)
-            (element,) = self._book.elements([one.job + one.position], exactly=True)
-            is_met = settled(one.kind, element)
-            # Of an instance that the service no longer knows all have ended.
-            is_here = task is not None and task[0] == instance
-            if is_met is False and (one.kind == "afternotok" or not is_here):
-                return None
-            if is_here and not (is_met and one.kind == "afternotok"):
-                assert task is not None
+            if task is not None and task[0] == instance:
+                # Whatever became of it: who hands a job over again has to ask for the same tasks.
                 found.append((one.kind, task[1]))
-            else:
-                found.append((one.kind, None))
+                continue
+            # Of an instance that the service no longer knows all have ended.
+            (element,) = self._book.elements([one.job + one.position], exactly=True)
+            if settled(one.kind, element) is False:
+                return None
+            found.append((one.kind, None))
         return found
 
     async def refresh(self) -> None:
