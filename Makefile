@@ -172,7 +172,7 @@ site-version: $(VENV)/.made
 # of the time; BENCHMARKS='dispatch flows' runs these only.
 BENCHMARKS ?= dispatch engine_scale many_workers python_calls long_calls starting whole_command service \
   compare_dispatch dask_site planning \
-  fronts replay cluster directory ledger strategies classad matching flows forecasts forecast_breadth deciding copies snakemake_plans transfers datagrid provisioning waits settlement web_framework dashboard following
+  fronts replay cluster directory ledger strategies classad matching flows forecasts forecast_breadth deciding copies snakemake_plans snakemake_executors transfers datagrid provisioning waits settlement web_framework dashboard following
 SIZE ?=
 bench: schedulers $(VENV)/.made
 	mkdir -p benchmarks/results

@@ -133,8 +133,14 @@ def test_a_job_that_fails_is_told_with_its_log(tmp_path: Path) -> None:
         (("--bursar-service", "nowhere"), "bursar: --site: there is no service"),
         (
             ("--bursar-service", "http://127.0.0.1:9", "--bursar-budget", "1"),
-            "--bursar-service: goes without --bursar-sites and --bursar-budget",
+            "--bursar-service: goes without --bursar-sites, --bursar-budget",
         ),
+        (
+            ("--bursar-service", "http://127.0.0.1:9", "--bursar-deadline", "1h"),
+            "and --bursar-deadline: the service has sites of its own",
+        ),
+        (("--bursar-deadline", "soon"), "bursar: deadline: expected"),
+        (("--bursar-deadline", "0s"), "bursar: deadline"),
         (("--bursar-sites", "narrow.toml"), "rule wide: processors: a call may hold 1 processors"),
     ],
 )  # fmt: skip
@@ -150,6 +156,109 @@ def test_what_is_wrong_is_said_in_a_line(
     assert said in done.stdout
     assert "Traceback" not in done.stdout
     assert ran(tmp_path) == []
+
+
+TRANSLATED = """
+localrules: here
+rule all:
+    input: "shadowed", "here", "tried", "piped", "gathered", "served", "scripted"
+rule shadowed:
+    output: "shadowed"
+    shadow: "minimal"
+    shell: "touch stray; echo yes > {output}"
+rule here:
+    output: "here"
+    shell: "echo ${{BURSAR_PROCESSORS:-none}} > {output}"
+rule tried:
+    output: "tried"
+    retries: 2
+    resources: mem_mb=lambda wildcards, attempt: 50 * attempt
+    shell: "echo t >> tries; test $(wc -l < tries) -ge 2 && echo {resources.mem_mb} > {output}"
+rule pipe_in:
+    output: pipe("pipe")
+    shell: "seq 100 > {output}"
+rule piped:
+    input: "pipe"
+    output: "piped"
+    shell: "wc -l < {input} > {output}"
+checkpoint split:
+    output: directory("parts")
+    shell: "mkdir {output}; for i in 1 2; do echo $i > {output}/$i; done"
+rule square:
+    input: "parts/{i}"
+    output: temp("squares/{i}")
+    shell: "echo $(( $(cat {input}) ** 2 )) > {output}"
+def squares(wildcards):
+    folder = checkpoints.split.get().output[0]
+    return expand("squares/{i}", i=sorted(glob_wildcards(folder + "/{i,[0-9]+}").i))
+rule gathered:
+    input: squares
+    output: "gathered"
+    shell: "cat {input} > {output}"
+rule server:
+    output: service("socket")
+    shell: "touch {output}; sleep 10000"
+rule served:
+    input: "socket"
+    output: "served"
+    shell: "test -e {input} && echo yes > {output}"
+rule scripted:
+    output: "scripted"
+    run:
+        with open(output[0], "w") as stream:
+            stream.write("yes")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_what_the_guide_calls_working_works(tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").write_text(TRANSLATED)
+
+    done = snakemake(tmp_path, "--bursar-deadline", "1h")
+
+    assert done.returncode == 0, done.stdout
+    wanted = {
+        "shadowed": "yes", "here": "none", "tried": "100", "piped": "100",
+        "gathered": "1\n4", "served": "yes", "scripted": "yes",
+    }  # fmt: skip
+    assert {name: (tmp_path / name).read_text().strip() for name in wanted} == wanted
+    assert not (tmp_path / "stray").exists()
+    assert not list((tmp_path / "squares").glob("*"))
+
+
+def test_a_deadline_out_of_reach_is_refused_before_a_job_begins(tmp_path: Path) -> None:
+    """Three jobs of a minute each need longer than ten seconds, on whatever there is."""
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+
+    done = snakemake(tmp_path, "--bursar-deadline", "10s", "out/0", "out/1", "out/2")
+
+    assert done.returncode == 1
+    assert "bursar: --bursar-deadline: no plan meets the deadline; in more time: " in done.stdout
+    assert ran(tmp_path) == []
+
+
+def test_the_goal_is_told_before_and_kept_within_the_deadline(tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+
+    done = snakemake(tmp_path, "--bursar-deadline", "1h", "out/0", "out/1", "out/2")
+
+    assert done.returncode == 0, done.stdout
+    told = done.stdout.index("bursar: deadline 1 h 0 min: expected end ")
+    assert told < done.stdout.index("rule make:")
+    assert ran(tmp_path) == ["0", "1", "2"]
+
+
+def test_jobs_that_run_at_the_deadline_are_ended(tmp_path: Path) -> None:
+    """Their outputs go with them, and the reason is said."""
+    text = 'rule slow:\n    output: "x"\n    shell: "echo a >> ran; sleep 300; touch x"\n'
+    (tmp_path / "Snakefile").write_text(text)
+
+    done = snakemake(tmp_path, "--bursar-deadline", "12s", "x")
+
+    assert done.returncode == 1
+    assert "bursar: the deadline of 12 s passed" in done.stdout
+    assert not (tmp_path / "x").exists()
 
 
 def until(what: Callable[[], bool], process: "subprocess.Popen[bytes]", said: Path) -> None:

@@ -21,6 +21,7 @@ from bursar.api.calls.executor_thread import CallFuture, ExecutorThread, TaskFai
 from bursar.api.calls.pool_methods import PoolMethods, buffered_map
 from bursar.api.site_resolution import Sites, resolve_sites
 from bursar.formats.units import parse_duration
+from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
 from bursar.report.progress import ProgressSnapshot
@@ -293,15 +294,24 @@ class Executor(CallSubmitter):
         """
         self._thread.terminate()
 
-    def progress(self) -> ProgressSnapshot:
+    def progress(
+        self, campaign: Campaign | None = None, places: Sequence[int] = ()
+    ) -> ProgressSnapshot:
         """
         Return how the calls stand: counts, money, forecast of the end, and odds of the goal.
 
         Printed, it is one line; in a notebook, as the last expression of a cell, a bar. The
         forecast rests on calls that have ended, of this executor and in the history, and on
-        run times that options state; it is of the calls that are there now.
+        run times that options state; it is of the calls that are there now, or of a campaign.
+
+        Parameters
+        ----------
+        campaign
+            Campaign whose tasks become calls when they are ready; None: no calls are to come.
+        places
+            Number of the task in the campaign of each call so far, in the order of submission.
         """
-        return self._thread.progress()
+        return self._thread.progress(campaign, places)
 
     def _repr_html_(self) -> str:
         return self.progress()._repr_html_()

@@ -27,6 +27,8 @@ class ExecutorSettings(ExecutorSettingsBase):
         Sites file; None: this machine.
     budget
         Most that the workflow may cost, as ``"40 EUR"``; None: no limit.
+    deadline
+        Time within which the jobs are to end, as ``"2h"``; None: no limit.
     service
         Name or address of a Bursar service that runs the jobs, in place of sites.
     folder
@@ -42,6 +44,14 @@ class ExecutorSettings(ExecutorSettingsBase):
     budget: Optional[str] = field(  # noqa: UP045
         default=None,
         metadata={"help": 'Most that the jobs may cost: "40 EUR".', "env_var": False},
+    )
+    deadline: Optional[str] = field(  # noqa: UP045
+        default=None,
+        metadata={
+            "help": 'Time within which the jobs are to end: "2h". The odds are told before and '
+            "as jobs end; jobs that run when the time is over are ended.",
+            "env_var": False,
+        },
     )
     service: Optional[str] = field(  # noqa: UP045
         default=None,

@@ -1,5 +1,6 @@
 """The executor of Snakemake that hands jobs to Bursar."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -15,6 +16,8 @@ from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
 from bursar.formats.sites_toml import read_sites
 from bursar.model.errors import BursarError
+from snakemake_executor_plugin_bursar.deadline import WorkflowDeadline
+from snakemake_executor_plugin_bursar.finished_jobs import FinishedJobs
 from snakemake_executor_plugin_bursar.job_needs import job_needs
 from snakemake_executor_plugin_bursar.running_jobs import (
     EngineOfService,
@@ -39,11 +42,15 @@ class SnakemakeExecutor(RemoteExecutor):
         settings = self.workflow.executor_settings
         self._counted = _counted(settings.sites)
         self._folder = os.getcwd()
-        if settings.service is not None and (settings.sites or settings.budget):
+        if settings.service is not None and (
+            settings.sites or settings.budget or settings.deadline
+        ):
             raise WorkflowError(
-                "--bursar-service: goes without --bursar-sites and --bursar-budget, which the "
-                "service has itself"
+                "--bursar-service: goes without --bursar-sites, --bursar-budget and "
+                "--bursar-deadline: the service has sites of its own, and no goal for these jobs"
             )
+        self._deadline: WorkflowDeadline | None = None
+        self._finished = FinishedJobs(self.workflow, FOLDER / "ended")
         self._runner: JobRunner
         if settings.service is not None:
             self._runner = EngineOfService(settings.service, FOLDER / "service.json")
@@ -51,7 +58,19 @@ class SnakemakeExecutor(RemoteExecutor):
         else:
             begun = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             folder = settings.folder or FOLDER / begun
-            self._runner = EngineOfThisProcess(settings.sites, settings.budget, Path(folder))
+            if settings.deadline is not None:
+                self._deadline = WorkflowDeadline(
+                    self.workflow,
+                    settings.sites,
+                    settings.deadline,
+                    settings.budget,
+                    self.workflow.resource_settings.nodes,
+                )
+                for line in self._deadline.told_before():
+                    self.logger.info(line)
+            self._runner = EngineOfThisProcess(
+                settings.sites, settings.budget, settings.deadline, Path(folder)
+            )
             self.next_seconds_between_status_checks = STATUS_CHECKS
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
@@ -63,10 +82,15 @@ class SnakemakeExecutor(RemoteExecutor):
             if earlier is not None and self._runner.knows(earlier):
                 self.logger.info(f"Job {job.jobid} goes on as {earlier}.")
                 self._submitted(job, earlier)
+            elif not self._runner.outlives and self._finished.has_ended(job):
+                self.logger.info(f"Job {job.jobid} had ended before Snakemake did.")
+                self.report_job_success(SubmittedJobInfo(job))
             else:
                 fresh.append(job)
         for job, name in zip(fresh, self._runner.start([*map(self._script, fresh)]), strict=True):
             self._submitted(job, name)
+            if self._deadline is not None:
+                self._deadline.submitted(job)
 
     def run_job(self, job: JobExecutorInterface) -> None:
         """Start one job."""
@@ -95,6 +119,7 @@ class SnakemakeExecutor(RemoteExecutor):
             text=self.format_job_exec(job),
             folder=self._folder,
             log=self._log(job),
+            mark=self._finished.mark(job),
             needs=needs,
             limit=needs.runtime if enforced else None,
         )
@@ -105,6 +130,10 @@ class SnakemakeExecutor(RemoteExecutor):
         """Report jobs that have ended, and yield those that have not."""
         if not active_jobs:  # Snakemake asks before anything of this class is there
             return
+        if self._deadline is not None and isinstance(self._runner, EngineOfThisProcess):
+            line = await asyncio.to_thread(self._deadline.told_now, self._runner.executor)
+            if line is not None:
+                self.logger.info(line)
         names = [_aux(info)["name"] for info in active_jobs]
         async with self.status_rate_limiter:
             ended = self._runner.ended(names)
@@ -127,6 +156,7 @@ class SnakemakeExecutor(RemoteExecutor):
         """Wait for the status checks to end, and give the processors back."""
         super().shutdown()
         self._runner.close()
+        self._finished.forget()
 
 
 def _aux(info: SubmittedJobInfo) -> dict[Any, Any]:

@@ -44,6 +44,8 @@ class ScriptJob:
         Folder in which the script runs.
     log
         Path of the file for what it prints.
+    mark
+        Path of the file that says that it has ended well.
     limit
         Seconds after which it is killed; None: no limit.
     """
@@ -53,6 +55,7 @@ class ScriptJob:
     text: str
     folder: str
     log: str
+    mark: str
     needs: JobNeeds
     limit: float | None = None
 
@@ -104,16 +107,23 @@ class EngineOfThisProcess:
         Sites file; None: this machine.
     budget
         Most that may be spent; None: no limit.
+    deadline
+        Time from now on after which jobs are ended; None: no limit.
     folder
         Folder for the journal and the bill, which is made.
     """
 
     outlives = False
 
-    def __init__(self, sites: str | None, budget: str | None, folder: Path) -> None:
+    def __init__(
+        self, sites: str | None, budget: str | None, deadline: str | None, folder: Path
+    ) -> None:
         try:
-            self._executor = bursar.Executor(
-                sites=None if sites is None else Path(sites), budget=budget, folder=folder
+            self.executor = bursar.Executor(
+                sites=None if sites is None else Path(sites),
+                budget=budget,
+                deadline=deadline,
+                folder=folder,
             )
         except BursarError as error:
             raise WorkflowError(f"bursar: {error}") from None
@@ -125,7 +135,7 @@ class EngineOfThisProcess:
         for job in jobs:
             needs = job.needs
             try:
-                options = self._executor.options(
+                options = self.executor.options(
                     processors=needs.processors,
                     memory=needs.memory,
                     runtime=needs.runtime,
@@ -134,7 +144,7 @@ class EngineOfThisProcess:
                     wall_limit=job.limit,
                     name=job.name,
                 )
-                future = options.submit(run_script, job.text, job.folder, job.log)
+                future = options.submit(run_script, job.text, job.folder, job.log, job.mark)
             except BursarError as error:
                 raise WorkflowError(f"bursar: rule {job.name}: {error}") from None
             name = str(len(self._futures))
@@ -154,11 +164,11 @@ class EngineOfThisProcess:
         """Cancel all jobs: Snakemake cancels only when the workflow ends."""
         for name in names:
             self._futures[name].cancel()
-        self._executor.terminate_workers()
+        self.executor.terminate_workers()
 
     def close(self) -> None:
         """Wait for the workers' end, and write the bill."""
-        self._executor.shutdown(cancel_futures=True)
+        self.executor.shutdown(cancel_futures=True)
 
 
 def _end_of(future: "Future[ScriptEnd]") -> JobEnd:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bursar.dispatch.journal_records import AttemptRecord
+from bursar.model.campaign import Campaign
 from bursar.model.errors import BudgetStop, BursarError, DeadlineMissed
 from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status, Task
@@ -185,7 +186,7 @@ class ExecutorThread:
         self._spending = self._ask(self._service.spending, self._spending)
         return self._spending
 
-    def progress(self) -> "ProgressSnapshot":
+    def progress(self, campaign: Campaign | None, places: Sequence[int]) -> "ProgressSnapshot":
         """Return how the calls stand, with a forecast; the last known where all has ended."""
         from bursar.api.calls.call_progress import snapshot_of_calls
 
@@ -193,6 +194,8 @@ class ExecutorThread:
         calls = self._ask(self._look, self._last_look, patience=10.0) or self._last_look
         if calls is None:
             raise RuntimeError("how the calls stand is not known: the executor is busy or broken")
+        if campaign is not None:
+            calls = calls.within(campaign, places)
         return snapshot_of_calls(calls, self.sites, self._history)
 
     def _look(self) -> "CallsStanding":

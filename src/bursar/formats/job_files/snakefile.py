@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -92,7 +93,33 @@ def read_snakefile(path: Path, arguments: str = "") -> Campaign:
         When Snakemake is absent, refuses the workflow, or has nothing to do.
     """
     path = Path(path)
-    found = _ask_snakemake(path, arguments)
+    return _campaign_of(_ask_snakemake(path, arguments), path)
+
+
+def campaign_of_described(described: Any, path: Path) -> tuple[Campaign, list[str]]:
+    """
+    Return the jobs that are to run as a campaign, and the id of each described job's task.
+
+    Parameters
+    ----------
+    described
+        Description of the jobs (:func:`bursar.formats.job_files.snakemake_dag.described`).
+    path
+        The Snakefile.
+
+    Raises
+    ------
+    InputError
+        When nothing is to be done, or the description has another form.
+    """
+    try:
+        found = msgspec.convert(described, type=_Jobs)
+    except msgspec.ValidationError as error:
+        raise _unreadable(error, path) from None
+    return _campaign_of(found, path), _task_ids(found.jobs)
+
+
+def _campaign_of(found: _Jobs, path: Path) -> Campaign:
     named = _task_ids(found.jobs)
     wanted = [number for number, job in enumerate(found.jobs) if job.needed and not job.empty]
     if not wanted:
@@ -164,9 +191,13 @@ def _ask_snakemake(path: Path, arguments: str) -> _Jobs:
     try:
         return msgspec.json.decode(data, type=_Jobs)
     except msgspec.MsgspecError as error:
-        raise InputError(
-            f"this Snakemake describes its jobs otherwise than version 9: {error}", where=str(path)
-        ) from None
+        raise _unreadable(error, path) from None
+
+
+def _unreadable(error: Exception, path: Path) -> InputError:
+    return InputError(
+        f"this Snakemake describes its jobs otherwise than version 9: {error}", where=str(path)
+    )
 
 
 def _interpreter() -> str:

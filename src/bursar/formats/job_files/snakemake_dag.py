@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> None:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             workflow.printdag()
         with open(result, "w") as stream:
-            json.dump(_described(workflow), stream)
+            json.dump(described(workflow), stream)
 
     def refuse(*_: Any, **__: Any) -> None:
         sys.exit("the arguments ask for more than the jobs to run")
@@ -53,7 +53,8 @@ def main(arguments: list[str]) -> None:
     snakemake(arguments[1:])
 
 
-def _described(workflow: Any) -> dict[str, Any]:
+def described(workflow: Any) -> dict[str, Any]:
+    """Return the jobs of a workflow of Snakemake, in the order of ``workflow.dag.jobs``."""
     dag = workflow.dag
     jobs = list(dag.jobs)
     number = {job: at for at, job in enumerate(jobs)}
