@@ -415,8 +415,7 @@ def measure_bought(bench: Benchmark) -> None:
     )
     for of_task in (False, True):
         for least, most in ((2.0, 4.0), (5.0, 10.0)):
-            # The less there is to win, the narrower are the intervals.
-            count = bench.of(6 if of_task else 200, 4, 2)
+            count = bench.of(200, 4, 2)
             random = np.random.default_rng(SEED)
             cases = [draw_case(random, least, most, of_task) for _ in range(count)]
             deadlines = np.array([case.deadline for case in cases])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import bursar
 from bursar.api.planning import with_factors
-from bursar.api.quoting import quote_strategy
 from bursar.api.simulating import simulate
+from bursar.api.strategy_quotes import quote_strategy
 from bursar.broker.policy_choice import SupplyPolicy
 from bursar.broker.strategies import Named
 from bursar.model.campaign import Campaign, Goal, Workflow

@@ -1,6 +1,7 @@
 """Batches hold each job once, among its like, and leave enough single jobs for the end."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bursar.api.job_batches import MOST_JOBS, SINGLE_EACH, in_batches
+from bursar.api.strategy_quotes import NOTHING_YET
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.site import SiteFacts
-from bursar.model.task import Task
+from bursar.model.task import Outcome, Status, Task
 
 
 def campaign_of(jobs: int, kinds: int, seed: int) -> tuple[Campaign, np.ndarray]:
@@ -50,6 +52,30 @@ def test_each_job_is_in_one_batch_of_its_kind(
     assert max(Counter(batch for batch, _ in of_batch).values()) == 1
     before = sum(task.runtime or 0.0 for task in campaign.workflow.tasks)
     assert sum(batch.runtime or 0.0 for batch in batches) == pytest.approx(before)
+
+
+def test_jobs_that_have_ended_or_run_stay_alone() -> None:
+    """What is known of each is of that job, and the past is told in the batches' numbers."""
+    campaign, kind = campaign_of(3000, 2, 1)
+    ended, running = frozenset(range(0, 600, 2)), [1, 3, 5]
+    made = in_batches(campaign, sites_of(4), kind, ended=ended, running=running)
+    assert made is not None
+    sizes = np.bincount(made.batch_of)
+    assert (sizes[made.batch_of[[*ended, *running]]] == 1).all()
+    assert sizes.max() > 1
+
+    outcome = Outcome(task=4, attempt=1, status=Status.SUCCEEDED, start=0.0, end=7.0)
+    past = replace(NOTHING_YET, ended=ended, succeeded=ended, attempts=[(outcome, "s")])
+    told = made.past_of(past)
+
+    assert len(told.ended) == len(ended)
+    assert told.ended == told.succeeded
+    ((of_batch, _),) = told.attempts
+    runtime = made.campaign.workflow.tasks[of_batch.task].runtime
+    assert runtime == campaign.workflow.tasks[4].runtime
+    assert of_batch.task in told.ended
+    # Too few are left for batches.
+    assert in_batches(campaign, sites_of(4), kind, ended=frozenset(range(1500))) is None
 
 
 def test_few_jobs_and_many_processors_have_no_batches() -> None:

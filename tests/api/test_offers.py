@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from bursar.api.planning import plan
 from bursar.api.queues import run_outside_loop
 from bursar.api.quote import Quote
-from bursar.api.quoting import quote_strategy
 from bursar.api.simulating import simulate
 from bursar.api.simulator import Simulator
+from bursar.api.strategy_quotes import quote_strategy
 from bursar.broker.policy_choice import SupplyPolicy
-from bursar.broker.strategies import Named
+from bursar.broker.strategies import Named, OutOfReach
 from bursar.formats.units import parse_amount, parse_duration
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
@@ -283,6 +283,39 @@ def test_offers_on_a_batch_site_hold_what_pilots_may_charge_while_nobody_watches
     assert offer.cost is not None
     assert 150.0 <= offer.cost <= 170.0
     assert proposed(offer.cost).chosen is not None
+
+
+def test_the_start_of_pilots_can_put_a_campaign_out_of_reach() -> None:
+    """
+    Two jobs of 10 s on one processor fit into 21 s, but not with a worker that starts for each.
+
+    A strategy does one of them then, unless it is told to refuse.
+    """
+    cluster = BatchScheduler(manager="slurm")
+    site = SiteFacts(name="c", kind="batch", processors=1, unit_price=1.0, batch=cluster)
+
+    def quoted(deadline: float, rule: OutOfReach) -> Quote:
+        policy = SupplyPolicy(kind="economy", strategy="cost", out_of_reach=rule)
+        return quote_strategy(bag(2, 10.0, Goal(deadline=deadline)), [site], policy)
+
+    fitted, refused = quoted(21.0, "fit"), quoted(21.0, "refuse")
+    offers = {offer.kind: offer for offer in refused.counter_offers}
+
+    assert fitted.feasible
+    assert fitted.reason.endswith("but 1 of 2 are expected to be done")
+    assert fitted.jobs == 1
+    assert not fitted.counter_offers
+    assert not refused.feasible
+    assert refused.reason == fitted.reason
+    assert set(offers) == {"time", "share"}
+    assert offers["share"].tasks == 1
+    # Twice 10 s and 5 s at most for each start, and margins.
+    assert 22.5 < offers["time"].makespan <= 45.0
+    # 90 s are held beyond each lease, which is 40 s long.
+    assert 130.0 <= offers["time"].cost <= 300.0
+    taken = quoted(offers["time"].makespan, "refuse")
+    assert taken.feasible
+    assert taken.jobs == 2
 
 
 def test_an_offer_holds_the_wall_limits_of_tasks_that_run_side_by_side() -> None:

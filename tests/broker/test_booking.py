@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 import bursar
-from bursar.api.quoting import NOTHING_YET
 from bursar.api.simulating import simulate
+from bursar.api.strategy_quotes import NOTHING_YET
 from bursar.broker.decision_reasons import BOOKING, BOOKING_OVER, Booking
 from bursar.broker.economy import EconomyScheduler
 from bursar.broker.trading import MOST, CampaignTrader, advance_start_options

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bursar.api.quoting import NOTHING_YET
+from bursar.api.strategy_quotes import NOTHING_YET
 from bursar.broker.adviser import ScheduleAdvice, SchedulingSnapshot
 from bursar.broker.economy import AGAIN, EconomyScheduler
 from bursar.broker.trading import CampaignTrader

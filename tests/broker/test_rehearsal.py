@@ -4,10 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from bursar.api.quoting import NOTHING_YET
+from bursar.api.strategy_quotes import NOTHING_YET
 from bursar.broker.economy import EconomyScheduler
 from bursar.broker.strategies import Named
-from bursar.broker.strategy_simulation import StrategySimulation, StrategySimulationResult
+from bursar.broker.strategy_simulation import (
+    PilotTimes,
+    StrategySimulation,
+    StrategySimulationResult,
+)
 from bursar.model.campaign import Goal
 from bursar.model.site import BackgroundLoad, SiteFacts
 from bursar.model.task import Task
@@ -21,15 +25,17 @@ def rehearsed(
     site: SiteFacts = SITE,
     strategy: Named = "cost",
     spent: float = 0.0,
-    start_up: float | None = None,
+    wait: float = 0.0,
+    start_up: float = 0.0,
+    added: float = 0.0,
     now: float = 0.0,
 ) -> StrategySimulationResult:
     """What jobs come to that take what they are said to take."""
     tasks = [Task(id=str(i), runtime=runtime) for i, runtime in enumerate(runtimes)]
     past = replace(NOTHING_YET, spent=lambda: spent, clock=lambda: now)
     economy = EconomyScheduler(tasks, [site], goal, strategy)
-    starts = () if start_up is None else (lambda _: start_up,)
-    found = StrategySimulation(economy, goal, past, *starts).run(len(tasks))
+    times = {site.name: PilotTimes(wait=wait, start_up=start_up, added=added)}
+    found = StrategySimulation(economy, goal, past, times).run(len(tasks))
     assert found is not None
     return found
 
@@ -74,3 +80,21 @@ def test_a_lease_that_ends_before_its_job_is_paid_and_the_job_runs_again() -> No
     found = rehearsed(Goal(deadline=100.0), 10.0, 10.0, site=shared, start_up=3.0)
 
     assert found == StrategySimulationResult(done=2, left=2, finish=46.0, cost=46.0)
+
+
+def test_workers_start_in_the_time_that_a_site_adds_and_waits_are_not_paid() -> None:
+    """
+    A batch site adds time to what jobs ask for: no job is lost for the start of its worker.
+
+    Each job waits 5 s, is paid from then on, starts 3 s later, and takes 10 s.
+    """
+    shared = replace(SITE, background=BackgroundLoad(trace="log.swf"))
+    times = {"wait": 5.0, "start_up": 3.0, "added": 30.0}
+
+    found = rehearsed(Goal(deadline=100.0), 10.0, 10.0, site=shared, **times)
+    # 10 s can be held for each job, and 3 s more by the time they are used up: the job is lost.
+    poor = rehearsed(Goal(deadline=100.0, budget=12.0), 10.0, site=shared, **times)
+
+    assert found == StrategySimulationResult(done=2, left=2, finish=36.0, cost=26.0)
+    assert poor.done == 0
+    assert poor.cost <= 12.0

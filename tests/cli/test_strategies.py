@@ -129,6 +129,24 @@ def test_a_strategy_that_leaves_jobs_undone_says_so_though_they_would_fit(bag: A
     assert told["reason"].endswith(f", but {told['expected_jobs']} of 30 are expected to be done")
 
 
+def test_what_a_simulation_says_does_not_fit_is_refused_where_that_is_asked_for(bag: Any) -> None:
+    """Before anything is bought, and with what could be had, which holds when it is taken."""
+    goal = ("--strategy", "cost", "bag.toml", "--sites", "sites.toml", "--history", "none")
+    refused = ("--out-of-reach", "refuse", "--deadline", "1")
+
+    told = bag.json("run", *goal, *refused, status=3)
+
+    assert told == bag.json("plan", *goal, *refused, status=3)
+    assert not told["feasible"]
+    assert told["reason"].endswith(" of 30 are expected to be done")
+    assert not list((bag.path / "runs").glob("bag*"))
+    offers = {offer["kind"]: offer for offer in told["counter_offers"]}
+    assert set(offers) == {"time", "share"}
+    assert offers["share"]["tasks"] < 30
+    later = ("--out-of-reach", "refuse", "--deadline", str(offers["time"]["makespan_s"]))
+    assert bag.json("run", *goal, *later)["succeeded"] == 30
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -17,13 +17,12 @@ from tests.cli.conftest import PATIENCE
 from bursar.dispatch.credential import PilotTerms
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BudgetStop, InputError, SiteError
-from bursar.model.provisioning import AcquisitionPolicy, BatchScheduler
+from bursar.model.provisioning import STARTING, AcquisitionPolicy, BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.provisioning.accounting import PilotUsage
 from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, JobUsage, QueueState
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.batch import BatchSite
-from bursar.sites.pilot_job import STARTING
 from bursar.sites.protocol import HeldProcessors
 from bursar.worker.launch import Endpoint
 from bursar_devtools.simulated_jobs import SchedulerLatency, cluster_with_timetable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from bursar.api.known_campaign import ForeseenCampaign
 from bursar.api.queues import queue_waits
 from bursar.api.quote import Quote
-from bursar.api.quoting import quote_strategy
 from bursar.api.site_resolution import RUNS
+from bursar.api.strategy_quotes import quote_strategy
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.feasibility import PaceEstimate
 from bursar.forecasts.fan import ForecastFan

@@ -6,12 +6,14 @@ strategy sees a batch as one job. What all jobs have in common decides how a lar
 what tells single jobs apart averages out within batches, as it does on a processor.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.site import SiteFacts
 from bursar.model.task import Task
@@ -47,8 +49,28 @@ class JobBatches:
     campaign: Campaign
     batch_of: IntArray
 
+    def past_of(self, past: ResumeState) -> ResumeState:
+        """Return how a run stands in the numbers of the batches; what has ended is alone in one."""
+        number = self.batch_of.tolist()
+        return replace(
+            past,
+            ended=frozenset(number[task] for task in past.ended),
+            succeeded=frozenset(number[task] for task in past.succeeded),
+            attempts=[
+                (msgspec.structs.replace(outcome, task=number[outcome.task]), site)
+                for outcome, site in past.attempts
+            ],
+        )
 
-def in_batches(campaign: Campaign, sites: Sequence[SiteFacts], kind: IntArray) -> JobBatches | None:
+
+def in_batches(
+    campaign: Campaign,
+    sites: Sequence[SiteFacts],
+    kind: IntArray,
+    *,
+    ended: Set[int] = frozenset(),
+    running: Collection[int] = (),
+) -> JobBatches | None:
     """
     Put the jobs of a campaign into batches; None: they are few enough, or too few for batches.
 
@@ -56,16 +78,20 @@ def in_batches(campaign: Campaign, sites: Sequence[SiteFacts], kind: IntArray) -
     ----------
     kind
         Number of the kind of each job, shape ``(jobs,)``.
+    ended, running
+        Numbers of the jobs that have ended, or run: each stays alone.
     """
     tasks = campaign.workflow.tasks
     processors = sum(site.processors for site in sites)
-    if len(tasks) <= max(MOST_JOBS, SINGLE_EACH * processors):
+    if len(tasks) - len(ended) <= max(MOST_JOBS, SINGLE_EACH * processors):
         return None
     runtime = np.array([task.runtime or 0.0 for task in tasks])
-    order = np.lexsort((runtime, kind))
     single = np.zeros(len(tasks), dtype=np.bool_)
+    single[[*ended, *running]] = True
+    order = np.lexsort((runtime, kind))
+    order = order[~single[order]]
     # Evenly from all kinds and lengths.
-    places = np.linspace(0, len(tasks) - 1, SINGLE_EACH * processors).astype(np.int64)
+    places = np.linspace(0, len(order) - 1, SINGLE_EACH * processors).astype(np.int64)
     single[order[places]] = True
     order = order[~single[order]]
     wanted = min(max(FEWEST_BATCHES, BATCHES_EACH * processors), MOST_BATCHES)

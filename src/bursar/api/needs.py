@@ -70,17 +70,25 @@ def firm_offer(
             dearer = min(dearer, goal.budget)
         return replace(goal, deadline=later, budget=dearer)
 
-    high = next((more for more in _STEPS if holds(at(more))), None)
+    more = least_share(lambda share: holds(at(share)))
+    if more is None:
+        return None
+    found = at(more)
+    assert found.deadline is not None
+    return with_margins(offer, found.deadline, found.budget)
+
+
+def least_share(holds: Callable[[float], bool]) -> float | None:
+    """Return about the least share on top of a limit that holds; None: none of those tried does."""
+    high = next((more for more in STEPS if holds(more)), None)
     if high is None:
         return None
-    low = max((more for more in _STEPS if more < high), default=high)
+    low = max((more for more in STEPS if more < high), default=high)
     # Each try may make a plan, so steps that double come first, and bisection within the last one.
     while high - low > _CLOSE_TO * (1 + high):
         middle = (low + high) / 2
-        low, high = (low, middle) if holds(at(middle)) else (middle, high)
-    found = at(high)
-    assert found.deadline is not None
-    return with_margins(offer, found.deadline, found.budget)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def with_margins(offer: GoalCounterOffer, seconds: float, cost: float | None) -> GoalCounterOffer:
@@ -95,7 +103,9 @@ def with_margins(offer: GoalCounterOffer, seconds: float, cost: float | None) ->
     )
 
 
-_STEPS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4)
+STEPS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4)
+"""Shares on top of a limit that are tried, one after the other."""
+
 _CLOSE_TO = 0.02
 """How close an offer comes to the least that holds, as a share."""
 

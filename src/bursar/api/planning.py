@@ -117,7 +117,7 @@ def plan(
     campaign = seen.campaign
     queues = None
     if seen.known is not None:
-        queues = _queues(stated, {site.name for site in facts}, Path(runs), is_pool)
+        queues = asked_queues(stated, {site.name for site in facts}, Path(runs), is_pool)
     quotes: list[Quote] = []
     # Prices depend on when processors are bought: each way to book is planned by itself, and the
     # best kept.
@@ -154,7 +154,7 @@ def plan(
     return min(quotes, key=_badness(quotes, campaign.goal))
 
 
-def _queues(
+def asked_queues(
     stated: Sequence[SiteFacts], used: Set[str], runs: Path, is_pool: bool
 ) -> "PlanQueues | None":
     """Ask the batch queues among the sites how long requests would wait; None: there is none."""

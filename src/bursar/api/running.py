@@ -303,7 +303,7 @@ def run(
     def quoted(wanted: Campaign) -> Quote:
         customer = None if payer is None else payer.account
         learned = None if isinstance(known_from, str) else known_from.of_part(wanted)
-        return quote_on_real_sites(policy, wanted, facts, make_plan, customer, learned)
+        return quote_on_real_sites(policy, wanted, facts, make_plan, customer, learned, Path(runs))
 
     if ahead.is_done:
         quote = ahead.nothing_left(policy, facts[0].currency)

@@ -8,17 +8,24 @@ would learn in the run.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from bursar.api.job_batches import MOST_JOBS, IntArray, in_batches
+import numpy as np
+
+from bursar.api.job_batches import MOST_JOBS, JobBatches, in_batches
 from bursar.api.known_campaign import ForeseenCampaign
-from bursar.broker.strategy_simulation import StrategySimulationResult
+from bursar.broker.strategy_simulation import (
+    EXPECTED,
+    SOON,
+    StrategyDraw,
+    StrategySimulationResult,
+)
 from bursar.forecasts.campaign_forecast import (
     NO_PROGRESS,
+    SEED,
     CampaignForecast,
     CampaignForecaster,
-    RunTimeOf,
     TaskProgress,
 )
 from bursar.model.campaign import Campaign, Goal
@@ -44,10 +51,12 @@ SPARES = (0.0, 0.1, 0.2, 0.35, 0.5)
 LARGER = (1.1, 1.25, 1.5, 2.0, 3.0)
 """Factors of a limit that are tried where the confidence cannot be reached."""
 
-StrategyRun = Callable[[Campaign, Goal, float, RunTimeOf | None], StrategySimulationResult | None]
+StrategyRun = Callable[
+    [Campaign, Goal, float, StrategyDraw, JobBatches | None], StrategySimulationResult | None
+]
 """
-Simulates a strategy for a campaign under a goal, with a share of spare time and the run times of
-one draw; None: as estimated.
+Simulates a strategy for a campaign under a goal, with a share of spare time and one draw. Where the
+campaign is of batches, these are told, too.
 """
 
 
@@ -86,10 +95,16 @@ class StrategyForecasts:
         assert foreseen.known is not None
         self._campaign = campaign = foreseen.campaign
         jobs = max(1, len(campaign.workflow.tasks) - len(progress.ended))
-        self._batches = None
-        if progress is NO_PROGRESS:
-            self._batches = in_batches(campaign, sites, foreseen.known.tasks.kind)
-        units = jobs if self._batches is None else len(self._batches.campaign.workflow.tasks)
+        self._batches = in_batches(
+            campaign,
+            sites,
+            foreseen.known.tasks.kind,
+            ended=progress.ended,
+            running=progress.elapsed,
+        )
+        units = jobs
+        if self._batches is not None:
+            units = len(self._batches.campaign.workflow.tasks) - len(progress.ended)
         if (self._batches is None and jobs > MOST_JOBS) or 2 * FEWEST_DRAWS * jobs > MOST_RUNTIMES:
             raise TooManyJobs
         self._draws = min(
@@ -100,12 +115,16 @@ class StrategyForecasts:
         self._forecaster = CampaignForecaster(
             campaign.workflow, foreseen.known, progress, draws=2 * self._draws
         )
+        # Workers start late everywhere or nowhere, as in forecasts of plans. Here each job of a
+        # batch queue has a start of its own, so that their middle matters: most start soon.
+        shares = np.random.default_rng(SEED).random(2 * self._draws)
+        self._late = shares ** (np.log(SOON) / np.log(0.5))
         self._expected: tuple[Goal, float, StrategySimulationResult | None] | None = None
 
     def expected(self, goal: Goal, spare: float) -> StrategySimulationResult | None:
         """Return what is expected under a goal with the estimated run times, job by job."""
         if self._expected is None or self._expected[:2] != (goal, spare):
-            result = self._carry_out(self._campaign, goal, spare, None)
+            result = self._carry_out(self._campaign, goal, spare, EXPECTED, None)
             self._expected = goal, spare, result
         return self._expected[2]
 
@@ -117,7 +136,7 @@ class StrategyForecasts:
         """Return factors of end and cost by which batches differ from jobs, as estimated."""
         if self._batches is None:
             return 1.0, 1.0
-        by_job, by_batch = self.expected(goal, spare), self._simulate(goal, spare, None)
+        by_job, by_batch = self.expected(goal, spare), self._simulate(goal, spare, EXPECTED)
         if by_job is None or by_batch is None or not (by_job.is_whole and by_batch.is_whole):
             return 1.0, 1.0
         return (
@@ -126,28 +145,31 @@ class StrategyForecasts:
         )
 
     def _simulate(
-        self, goal: Goal, spare: float, takes: RunTimeOf | None
+        self, goal: Goal, spare: float, draw: StrategyDraw
     ) -> StrategySimulationResult | None:
         campaign = self._campaign if self._batches is None else self._batches.campaign
-        return self._carry_out(campaign, goal, spare, takes)
+        return self._carry_out(campaign, goal, spare, draw, self._batches)
 
-    @property
-    def _batch_of(self) -> IntArray | None:
-        return None if self._batches is None else self._batches.batch_of
+    def _drawn(self, draws: range) -> Iterator[StrategyDraw]:
+        """Yield what strategies meet in these draws."""
+        batch_of = None if self._batches is None else self._batches.batch_of
+        times = self._forecaster.run_times(self._speeds, draws, batch_of)
+        for number, takes in zip(draws, times, strict=True):
+            yield StrategyDraw(takes=takes, late=float(self._late[number]), number=number)
 
     def _on(
         self, goal: Goal, spare: float, first: int, factors: tuple[float, float] = (1.0, 1.0)
     ) -> CampaignForecast:
         """Return the forecast on as many draws as all forecasts have, from one of them on."""
 
-        def outcome(takes: RunTimeOf) -> tuple[float, float]:
-            result = self._simulate(goal, spare, takes)
+        def outcome(draw: StrategyDraw) -> tuple[float, float]:
+            result = self._simulate(goal, spare, draw)
             if result is None or not result.is_whole:
                 return math.inf, math.inf  # a goal that leaves jobs undone is not kept
             return result.finish * factors[0], result.cost * factors[1]
 
         draws = range(first, first + self._draws)
-        return self._forecaster.of_policy(outcome, self._speeds, draws, self._batch_of)
+        return self._forecaster.of_outcomes(outcome(draw) for draw in self._drawn(draws))
 
     def choose(self, goal: Goal) -> tuple[float, CampaignForecast]:
         """Return the least spare time with which the goal is sure enough, else the surest."""
@@ -176,8 +198,8 @@ class StrategyForecasts:
     def _keeps(self, goal: Goal, spare: float, failing: float) -> bool:
         """Whether a few draws keep a goal, but for a share of them; ends as soon as it is clear."""
         missed = 0
-        for takes in self._forecaster.run_times(self._speeds, range(FEWEST_DRAWS), self._batch_of):
-            result = self._simulate(goal, spare, takes)
+        for draw in self._drawn(range(FEWEST_DRAWS)):
+            result = self._simulate(goal, spare, draw)
             missed += result is None or not result.meets(goal)
             if missed > failing * FEWEST_DRAWS + 1e-9:
                 return False

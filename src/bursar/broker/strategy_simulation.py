@@ -8,8 +8,9 @@ checked by it, includes what the rules of the strategy and the holds of the guar
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from bursar.broker.dynamic_scheduler import Ended, ResumeState
 from bursar.broker.economy import EconomyScheduler
@@ -53,6 +54,60 @@ class StrategySimulationResult:
         return self.is_whole and in_time and paid
 
 
+SOON = 0.25
+"""Share of the longest start that half of all workers take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyDraw:
+    """
+    What a strategy meets in one simulation.
+
+    Parameters
+    ----------
+    takes
+        Seconds that a job, by its number, really takes at a site; None: as the scheduler estimates.
+    late
+        Share of the seconds that a site's workers take to start at most.
+    number
+        Number of the draw, by which waits in queues are drawn; None: the median of the waits.
+    """
+
+    takes: Callable[[int, str], float] | None = None
+    late: float = SOON
+    number: int | None = None
+
+
+EXPECTED = StrategyDraw()
+"""All as it is expected."""
+
+LATE = StrategyDraw(late=1.0)
+"""Run times as expected, and workers that start late: what is offered must hold with these, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotTimes:
+    """
+    What a site adds to the time of a pilot's jobs; all in seconds.
+
+    Parameters
+    ----------
+    wait
+        From a request until a processor is held, and paid.
+    start_up
+        From then until the pilot's worker takes a job.
+    added
+        Added to the time that a pilot asks for, see :attr:`bursar.model.site.SiteFacts.added`.
+    unwatched
+        Paid beyond the lease at the worst, see :attr:`bursar.model.site.SiteFacts.unwatched`.
+    """
+
+    wait: float = 0.0
+    start_up: float = 0.0
+    added: float = 0.0
+    unwatched: float = 0.0
+
+
 @dataclass(slots=True)
 class _SimulatedPilot:
     """A pilot in a simulated run: its jobs in order, the first of which runs."""
@@ -78,11 +133,8 @@ class StrategySimulation:
         The same goal.
     past
         How the run stands; its clock and what is spent are taken at the begin.
-    start_up
-        Seconds from when a processor of a site is held until its worker takes a job.
-    unwatched
-        Seconds for which processors of a site are paid beyond their leases at the worst, see
-        :attr:`bursar.model.site.SiteFacts.unwatched`.
+    times
+        What sites add to the time of pilots, by their names; others add nothing.
     takes
         Seconds that a job, by its number, really takes at a site; None: as the scheduler estimates.
     """
@@ -92,14 +144,12 @@ class StrategySimulation:
         economy: EconomyScheduler,
         goal: Goal,
         past: ResumeState,
-        start_up: Callable[[str], float] = lambda _: 0.0,
-        unwatched: Callable[[str], float] = lambda _: 0.0,
+        times: Mapping[str, PilotTimes] = MappingProxyType({}),
         takes: Callable[[int, str], float] | None = None,
     ) -> None:
         self._economy = economy
         self._takes = takes or economy.seconds_of
-        self._start_up = start_up
-        self._unwatched = unwatched
+        self._times = times
         self._now, self._paid_before = past.clock(), past.spent()
         budget = None if goal.budget is None else max(0.0, goal.budget - self._paid_before)
         self._guard = BudgetGuard(budget_amount(budget), limit_of=lambda _: None)
@@ -163,17 +213,20 @@ class StrategySimulation:
             if leased is not None:
                 refused = self._prolong(leased, now + pilot.duration)
             else:
-                refused = self._guard.open(self._lease(pilot), now) is not None
+                refused = self._guard.open(self._lease(pilot, now), now) is not None
             if refused:
                 self._economy.short(pilot)
                 continue
             if leased is None:
-                begin = _begin(pilot, now)
-                starting = begin - now + self._start_up(pilot.site)
+                begin, times = self._begin(pilot, now), self._times_at(pilot.site)
+                starting = begin - now + times.start_up
                 leased = _SimulatedPilot(
                     pilot, begin + pilot.duration, pilot.duration, starting=starting
                 )
                 self._leased[pilot.name] = leased
+                if times.added:
+                    # Without the money the lease ends as agreed, as it does in a run.
+                    self._prolong(leased, leased.until + times.added)
             else:
                 leased.until, leased.more = now + pilot.duration, pilot.duration
             leased.tasks += pilot.tasks
@@ -239,10 +292,10 @@ class StrategySimulation:
         leased.until = until
         return False
 
-    def _lease(self, pilot: Allocation) -> Lease:
-        begin = _begin(pilot, self._now)
+    def _lease(self, pilot: Allocation, now: float) -> Lease:
+        begin = self._begin(pilot, now)
         until = begin + pilot.duration
-        unwatched = self._unwatched(pilot.site)
+        unwatched = self._times_at(pilot.site).unwatched
         return lease_of(pilot, begin, currency="SU", until=until, unwatched=unwatched)
 
     def _close_idle(self) -> None:
@@ -251,12 +304,17 @@ class StrategySimulation:
             del self._leased[name]
             self._guard.charges.close(name, self._now)
 
+    def _begin(self, pilot: Allocation, now: float) -> float:
+        """Return when a pilot's processor is held from: later for a booking, or after a wait."""
+        if pilot.start is not None:
+            return max(now, pilot.start)
+        return now + self._times_at(pilot.site).wait
 
-def _begin(pilot: Allocation, now: float) -> float:
-    """Return when a pilot's processor is held from: now, or later for a booking."""
-    return now if pilot.start is None else max(now, pilot.start)
+    def _times_at(self, site: str) -> PilotTimes:
+        return self._times.get(site, _AT_ONCE)
 
 
+_AT_ONCE = PilotTimes()
 _CLOSE = 1e-9
 _LEAST = 0.05
 """Least prolongation of a lease, seconds, when money is short."""

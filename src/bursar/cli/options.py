@@ -176,7 +176,8 @@ IfOutOfReach = Annotated[
     typer.Option(
         "--out-of-reach",
         help="When the strategy can no longer finish all jobs in time and budget: "
-        "run as many as fit (fit), or start no more (refuse).",
+        "run as many as fit (fit), or start no more, none at all where that is clear at the "
+        "begin (refuse).",
         rich_help_panel=STRATEGY,
     ),
 ]

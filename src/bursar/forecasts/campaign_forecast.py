@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -36,9 +36,6 @@ DRAWS_TO_CHOOSE = 200
 
 RunTimeOf = Callable[[int, str], float]
 """Seconds that a task, by its number, takes at a site in one draw."""
-
-PolicySimulator = Callable[[RunTimeOf], tuple[float, float]]
-"""Carries a policy out with one draw of run times; returns end and cost of the whole campaign."""
 
 HOLD = 0.95
 """Share of the draws in which a race is decided before the processors of its copy go back."""
@@ -364,10 +361,15 @@ class CampaignForecaster:
         self, speeds: Mapping[str, float], draws: range, batch_of: IntArray | None = None
     ) -> Iterator[RunTimeOf]:
         """
-        Yield what tells the run times of each draw; see :meth:`of_policy`.
+        Yield what tells the run times of each draw, by which a policy can be carried out.
 
         Parameters
         ----------
+        speeds
+            Speed of each site by name.
+        draws
+            Numbers of the draws to use.
+
         batch_of
             Number of the batch of each task, shape ``(n,)``: the run times are those of batches.
             None: of tasks.
@@ -389,32 +391,20 @@ class CampaignForecaster:
 
             yield seconds
 
-    def of_policy(
-        self,
-        simulate: PolicySimulator,
-        speeds: Mapping[str, float],
-        draws: range,
-        batch_of: IntArray | None = None,
-    ) -> CampaignForecast:
+    def of_outcomes(self, outcomes: Iterable[tuple[float, float]]) -> CampaignForecast:
         """
-        Forecast a policy that decides on the way, by carrying it out with each draw.
+        Forecast a policy that decides on the way from what came of it with the draws.
 
         The forecast is not corrected by scores, which are of forecasts on given processors.
 
         Parameters
         ----------
-        simulate
-            Carries the policy out; the end is infinite where tasks are left undone.
-        speeds
-            Speed of each site by name.
-        draws
-            Numbers of the draws to use.
-        batch_of
-            See :meth:`run_times`.
+        outcomes
+            End and cost of the whole campaign with one draw each; the end is infinite where tasks
+            are left undone.
         """
         ends, costs = [], []
-        for takes in self.run_times(speeds, draws, batch_of):
-            end, cost = simulate(takes)
+        for end, cost in outcomes:
             ends.append(max(end - self._progress.now, 0.0))
             costs.append(max(cost - self._progress.spent, 0.0))
         return CampaignForecast(

@@ -74,6 +74,12 @@ Manager = Literal["slurm", "gridengine", "pbs", "lsf", "flux"]
 PATIENCE = 60.0
 """Seconds for which a pilot looks for a run that it has lost; then it ends by itself."""
 
+STARTING = 30.0
+"""
+Seconds that are added to what tasks ask for in a batch queue, or of another Bursar: workers start
+in this time.
+"""
+
 ENDING = 30.0
 """
 Seconds, at the most, that a pilot takes to see that its run is lost and, once it looks no more,

@@ -9,7 +9,14 @@ from bursar.model.cloud import CloudEndpoint
 from bursar.model.matching import Fact
 from bursar.model.money import DataPrices, ExchangeRate, Pricing, check_currency
 from bursar.model.network import Link
-from bursar.model.provisioning import ENDING, PATIENCE, AcquisitionPolicy, BatchScheduler, SshHosts
+from bursar.model.provisioning import (
+    ENDING,
+    PATIENCE,
+    STARTING,
+    AcquisitionPolicy,
+    BatchScheduler,
+    SshHosts,
+)
 from bursar.model.slot import Slot
 from bursar.model.task import Task
 
@@ -355,6 +362,11 @@ class SiteFacts:
         if self.remote is not None:
             return self.remote.trust == "pickle"
         return self.kind == "local" or self.dask is not None
+
+    @property
+    def added(self) -> float:
+        """Seconds that the site adds to the time that tasks ask for, in which workers start."""
+        return STARTING if self.batch is not None or self.remote is not None else 0.0
 
     @property
     def unwatched(self) -> float:

@@ -9,15 +9,12 @@ from collections.abc import Callable, Sequence
 from bursar.dispatch.credential import LAST_WORDS, PilotTerms
 from bursar.model.allocation import Allocation
 from bursar.model.errors import SiteError
-from bursar.model.provisioning import PATIENCE, BatchScheduler
+from bursar.model.provisioning import PATIENCE, STARTING, BatchScheduler
 from bursar.model.site import SiteFacts
 from bursar.provisioning.lrm.command_runner import CommandRunner
 from bursar.provisioning.lrm.resource_manager import JobRequest
 from bursar.sites.batch_pilot import BatchPilot
 from bursar.sites.queue_observer import QueueObserver
-
-STARTING = 30.0
-"""Seconds added to a plan's pilot, in which the workers start."""
 
 _LAST_WORDS = 400  # bytes of a pilot's complaint that are repeated
 

@@ -136,8 +136,8 @@ class RunStanding:
     held
         Processors of all leases at each site, also those that other runs use now.
     spare
-        Processors of each site for which a pool may still ask, as tasks can use them; empty: the
-        run has no pool.
+        Processors of each site for which a pool or a strategy may still ask, as tasks can use them;
+        empty: all that the run gets is known.
     lease_of
         Lease to which each task is bound, by the task's number; another name, or none: the task
         runs on whatever there is.
@@ -252,11 +252,11 @@ class StandingReader:
             lease_of=dict(supply.run.bindings.lease_of),
             plan=supply.plan if isinstance(supply, PlannedSupply) else None,
             goal=execution.goal,
-            # A supply that replaces workers is a pool.
+            # A pool replaces workers, and a scheduler sends tasks: both ask for more on the way.
             spare={
                 name: max(site.facts.processors - held[name], 0)
                 for name, site in self._sites.items()
-                if supply.replaces_workers
+                if supply.replaces_workers or supply.sends_tasks
             },
             copies=self._copies(attempts, bought, now, first),
             stragglers=self.stragglers,

@@ -175,10 +175,10 @@ class StandingForecaster:
 
     def _grown(self, standing: RunStanding) -> RunStanding:
         """
-        Return how a run will stand once its pool has asked for what its tasks can use.
+        Return how a run will stand once it has asked for what its tasks can use.
 
-        A pool asks for processors as tasks become ready, the cheapest first. Those that it has not
-        asked for yet come as late as the ones that queue at the site now.
+        A pool, or a strategy, asks for processors as tasks become ready, the cheapest first. Those
+        that it has not asked for yet come as late as the ones that queue at the site now.
         """
         if not any(standing.spare.values()):
             return standing

@@ -13,6 +13,7 @@ from bursar.market.lease import Lease
 from bursar.market.purchasing import DisputeRecord, MarketRecord
 from bursar.model.allocation import Allocation, AllocationLoss
 from bursar.model.errors import BursarError, SiteError
+from bursar.model.provisioning import STARTING
 from bursar.model.site import RemoteEndpoint, SiteFacts
 from bursar.provisioning.allocation_life import AllocationLife
 from bursar.remote.async_client import AsyncServiceClient, AsyncSession
@@ -35,9 +36,6 @@ from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint
 
 T = TypeVar("T")
-
-STARTING = 30.0
-"""Seconds added to a plan's agreement, in which the workers start."""
 
 KEEP = 3600.0
 """Seconds beyond a pilot's time for which a service keeps an instance that nobody ends."""
