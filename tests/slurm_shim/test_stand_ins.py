@@ -362,6 +362,52 @@ def test_a_job_that_died_on_its_way_is_handed_over_once(shim: Shim) -> None:
     assert (shim.work / "died").read_text() == "ran\nran\n"
 
 
+DIES = """\
+import os, sys
+from bursar.slurm_shim import command_line, element_changes, job_book
+def dies(*_): os._exit(9)
+element_changes.ElementChanges.deliver_rerun = job_book.JobBook.deliver = dies
+command_line.main(sys.argv[1:])
+"""
+"""Is killed when a service has tasks, and before the book says so."""
+
+
+def test_a_job_with_gates_that_died_on_its_way_is_handed_over_once(shim: Shim) -> None:
+    """Its parent ends between the two deliveries, which does not change what is asked for."""
+    (shim.work / "dies.py").write_text(DIES)
+    bad = shim.submit("--wrap 'until [ -f fail-late ]; do sleep 0.05; done; exit 3'")
+    folder = shim.folder.folder
+    shim.run(
+        f"{sys.executable} dies.py {folder} sbatch -J gated -a 0-1 -d afternotok:{bad} "
+        "--wrap 'echo $SLURM_ARRAY_TASK_ID >> gated'",
+        status=9,
+    )
+    (shim.work / "fail-late").touch()
+    assert shim.state(bad) == "FAILED"
+    (job,) = {one.split("_")[0] for one in shim.run("squeue -h -t all -n gated -o %i").split()}
+    after = shim.submit(f"-d afterok:{job} --wrap 'echo after >> gated'")
+    assert shim.state(after) == "COMPLETED"
+    assert sorted((shim.work / "gated").read_text().split()) == ["0", "1", "after"]
+
+
+def test_a_job_whose_requeue_died_on_its_way_begins_anew_once(shim: Shim) -> None:
+    (shim.work / "dies.py").write_text(DIES)
+    job = shim.submit(
+        "-o died-%j --open-mode=append --wrap "
+        "'echo begin; until [ -f go-on ]; do sleep 0.05; done; echo end'"
+    )
+    file = shim.work / f"died-{job}"
+    give_up = time.monotonic() + PATIENCE
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    after = shim.submit(f"-d afterok:{job} --wrap 'echo after >> died-{job}'")
+    shim.run(f"{sys.executable} dies.py {shim.folder.folder} scontrol requeue {job}", status=9)
+    (shim.work / "go-on").touch()
+    assert shim.state(after) == "COMPLETED"
+    assert file.read_text().split() == ["begin", "begin", "end", "after"]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -1,5 +1,10 @@
 """What command lines mean and what answers look like, without a service."""
 
+import json
+import signal
+import socket
+import subprocess
+import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +19,7 @@ from bursar.remote.messages import Result, TaskSpec
 from bursar.slurm_shim.accounting import job_record, parse_sacct_format, sacct_lines
 from bursar.slurm_shim.dependencies import depending_on, placed
 from bursar.slurm_shim.job_book import JobBook
+from bursar.slurm_shim.job_documents import job_documents
 from bursar.slurm_shim.jobs import COMPACT, JobElement, JobFacts, Prerequisite, state_of
 from bursar.slurm_shim.listing import (
     SHORT,
@@ -22,9 +28,11 @@ from bursar.slurm_shim.listing import (
     long_span,
     parse_squeue_format,
     parse_squeue_names,
+    sorted_elements,
     span,
     squeue_lines,
 )
+from bursar.slurm_shim.running_jobs import parse_signal_number, read_running
 from bursar.slurm_shim.selecting import parse_jobs, parse_moment, parse_states
 from bursar.slurm_shim.submitting import (
     SubmittedScript,
@@ -56,6 +64,60 @@ def test_a_queue_looks_as_slurms_own() -> None:
         "             JOBID PARTITION     NAME     USER ST       TIME  NODES NODELIST(REASON)",
         "                 7    bursar      fit      ann  R       1:05      1 n1",
     ]
+
+
+def test_jobs_in_json_have_states_as_lists_and_numbers_that_may_be_unset() -> None:
+    """The form of Slurm 24.05, which jq scripts read."""
+    facts = replace(FACTS, limit=90.0, memory=2**30)
+    lines = listed([element(facts=facts, state="FAILED", exit_code=-9, index=3)], 1e9, 5)
+    document = json.loads(job_documents(lines, "24.05.0"))
+    (job,) = document["jobs"]
+    assert (job["job_id"], job["job_state"], job["user_id"]) == (7, ["FAILED"], 5)
+    assert job["array_task_id"] == {"set": True, "infinite": False, "number": 3}
+    assert job["time_limit"] == {"set": True, "infinite": False, "number": 2}
+    assert job["memory_per_node"]["number"] == 1024
+    assert job["exit_code"]["signal"]["id"]["number"] == 9
+    (other,) = json.loads(job_documents(listed([element()], 1e9, 5), "24.05.0"))["jobs"]
+    assert other["time_limit"] == {"set": False, "infinite": True, "number": 0}
+    assert other["array_task_id"]["set"] is False
+
+
+@pytest.mark.parametrize(
+    ("order", "numbers"),
+    [("i", [1, 2, 3]), ("-i", [3, 2, 1]), ("t,-i", [3, 1, 2]), ("-t,i", [2, 1, 3])],
+)
+def test_elements_are_sorted_as_asked_for(order: str, numbers: list[int]) -> None:
+    """2 has ended, 1 and 3 wait."""
+    known = [element(job=n, state="COMPLETED" if n == 2 else "PENDING") for n in (2, 3, 1)]
+    assert [one.job for one in sorted_elements(known, order)] == numbers
+
+
+@pytest.mark.parametrize("text", ["", "host", "host x 1 /p", "host 1 1", "\0", "a b c d"])
+def test_a_file_that_says_nothing_of_a_running_job_is_passed_over(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "7"
+    assert read_running(path) is None
+    path.write_text(text)
+    assert read_running(path) is None
+
+
+def test_a_signal_reaches_the_process_and_no_later_one_of_its_number(tmp_path: Path) -> None:
+    """The moment of its start tells them apart."""
+    with subprocess.Popen(["sleep", "100"]) as process:
+        begun = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        path = tmp_path / "7"
+        for when, ends in ((f"{int(begun) - 1}", False), (begun, True)):
+            path.write_text(f"{socket.gethostname()} {process.pid} {when} {tmp_path}\n")
+            job = read_running(path)
+            assert job is not None
+            assert job.is_here
+            job.send(signal.SIGTERM, to="script")
+            if ends:
+                assert process.wait(20) == -signal.SIGTERM
+            else:
+                time.sleep(0.05)
+                assert process.poll() is None
 
 
 def test_elements_that_wait_share_a_line() -> None:
@@ -173,6 +235,8 @@ def test_any_word_is_read_or_refused(text: str) -> None:
         lambda: parse_squeue_format(text),
         lambda: parse_squeue_names(text),
         lambda: parse_sacct_format(text),
+        lambda: parse_signal_number(text),
+        lambda: sorted_elements([element()], text),
     ):
         try:
             found = read()
