@@ -96,6 +96,78 @@ def alike(text: str, numbers: list[str]) -> str:
     return re.sub(r"/\S*/(real|shim)\b", "FOLDER", text)
 
 
+# First, as the stand-ins forget jobs five minutes after their ends, as Slurm does.
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_json_says_the_same(
+    both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]],
+) -> None:
+    """
+    Slurm 22.05 has v0.0.38, the stand-ins v0.0.41: the same keys, numbers and states wrapped.
+    """
+    said = []
+    for run, _ in both:
+        document = json.loads(run("squeue -t all --json").rpartition("}")[0] + "}")
+        found = {}
+        for job in document["jobs"]:
+            if job["name"] in ("plain", "fails", "killed", "several", "inside", "later"):
+                task = job["array_task_id"]
+                task = task if not isinstance(task, dict) else task["number"] or None
+                state = job["job_state"]
+                found[f"{job['name']} {task or ''}"] = {
+                    "job_state": state if isinstance(state, str) else state[0],
+                    **{
+                        key: job[key] if not isinstance(job[key], dict) else job[key]["number"]
+                        for key in ("cpus", "node_count", "restart_cnt", "batch_flag")
+                    },
+                    **{key: job[key] for key in ("partition", "comment", "requeue", "user_id")},
+                    "folder": alike(job["current_working_directory"], []),
+                    "keys": job.keys(),
+                }
+        said.append(found)
+    real, shim = said
+    assert shim.keys() == real.keys()
+    for name, job in shim.items():
+        assert job.pop("keys") - real[name].pop("keys") <= {"batch_flag"}
+        assert job == real[name]
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_the_queue_says_the_same_of_ended_jobs(
+    both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]],
+) -> None:
+    """States, names, limits, processors, memory, folders, element by element."""
+    said = []
+    for run, numbers in both:
+        rows = run(f"squeue -h -t all -j {','.join(numbers)} -o '{COLUMNS}'").splitlines()
+        said.append(sorted(alike(row, numbers) for row in rows))
+    assert said[1] == said[0]
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_records_of_jobs_say_the_same(
+    both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]],
+) -> None:
+    said = []
+    for run, numbers in both:
+        found = {}
+        for position, number in enumerate(numbers):
+            for row in run(f"scontrol -o show job {number}").splitlines()[:-1]:
+                pairs = dict(re.findall(r"(\w+)=(\S*)", row))
+                name = f"{position} {pairs.get('ArrayTaskId', '')}"
+                if pairs:
+                    found[name] = {
+                        key: alike(pairs.get(key, ""), numbers if key.startswith("Std") else [])
+                        for key in KEYS
+                    }
+        said.append(found)
+    assert said[1] == said[0]
+
+
 @pytest.mark.long
 @pytest.mark.ci
 @pytest.mark.parametrize(
@@ -176,8 +248,9 @@ SCENARIOS = {
     "touch fail; wait_for_all\n"
     "for j in $bad $mend $never $both $alone $last $array $own $after; do\n"
     "  squeue -h -t all -j $j -S i -r -o '%j %K %T'; done; cat alone; ls unneeded",
-    "requeue": "j=$(S --no-requeue --wrap 'sleep 6'); scontrol requeue $j 2>&1 | sed s/$j/J/\n"
-    "k=$(S -d afterany:$j --wrap true); scontrol requeue $k 2>&1 | sed s/$k/K/; wait_for_all\n"
+    "requeue": "j=$(S --no-requeue --wrap 'until [ -f enough ]; do sleep 0.1; done')\n"
+    "scontrol requeue $j 2>&1 | sed s/$j/J/; k=$(S -d afterany:$j --wrap true)\n"
+    "scontrol requeue $k 2>&1 | sed s/$k/K/; touch enough; wait_for_all\n"
     "scontrol requeue $j 2>&1 | sed s/$j/J/",
     "signals": "cat > signals.sh <<'E'\n#!/bin/bash\n#SBATCH -o signals.out\n"
     "trap 'echo script >> heard' USR1\n"
@@ -221,72 +294,3 @@ def test_a_story_has_the_same_end(
     )
     (real, _), (shim, _) = both
     assert shim(begin + SCENARIOS[name]) == real(begin + SCENARIOS[name])
-
-
-@pytest.mark.long
-@pytest.mark.ci
-def test_json_says_the_same(
-    both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]],
-) -> None:
-    """
-    Slurm 22.05 has v0.0.38, the stand-ins v0.0.41: the same keys, numbers and states wrapped.
-    """
-    said = []
-    for run, _ in both:
-        document = json.loads(run("squeue -t all --json").rpartition("}")[0] + "}")
-        found = {}
-        for job in document["jobs"]:
-            if job["name"] in ("plain", "fails", "killed", "several", "inside", "later"):
-                task = job["array_task_id"]
-                task = task if not isinstance(task, dict) else task["number"] or None
-                state = job["job_state"]
-                found[f"{job['name']} {task or ''}"] = {
-                    "job_state": state if isinstance(state, str) else state[0],
-                    **{
-                        key: job[key] if not isinstance(job[key], dict) else job[key]["number"]
-                        for key in ("cpus", "node_count", "restart_cnt", "batch_flag")
-                    },
-                    **{key: job[key] for key in ("partition", "comment", "requeue", "user_id")},
-                    "folder": alike(job["current_working_directory"], []),
-                    "keys": job.keys(),
-                }
-        said.append(found)
-    real, shim = said
-    assert shim.keys() == real.keys()
-    for name, job in shim.items():
-        assert job.pop("keys") - real[name].pop("keys") <= {"batch_flag"}
-        assert job == real[name]
-
-
-@pytest.mark.long
-@pytest.mark.ci
-def test_the_queue_says_the_same_of_ended_jobs(
-    both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]],
-) -> None:
-    """States, names, limits, processors, memory, folders, element by element."""
-    said = []
-    for run, numbers in both:
-        rows = run(f"squeue -h -t all -j {','.join(numbers)} -o '{COLUMNS}'").splitlines()
-        said.append(sorted(alike(row, numbers) for row in rows))
-    assert said[1] == said[0]
-
-
-@pytest.mark.long
-@pytest.mark.ci
-def test_records_of_jobs_say_the_same(
-    both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]],
-) -> None:
-    said = []
-    for run, numbers in both:
-        found = {}
-        for position, number in enumerate(numbers):
-            for row in run(f"scontrol -o show job {number}").splitlines()[:-1]:
-                pairs = dict(re.findall(r"(\w+)=(\S*)", row))
-                name = f"{position} {pairs.get('ArrayTaskId', '')}"
-                if pairs:
-                    found[name] = {
-                        key: alike(pairs.get(key, ""), numbers if key.startswith("Std") else [])
-                        for key in KEYS
-                    }
-        said.append(found)
-    assert said[1] == said[0]
