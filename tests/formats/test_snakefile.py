@@ -193,7 +193,7 @@ def test_what_snakemake_refuses_is_told_in_one_line(stand_in: StandIn) -> None:
     assert refusal(stand_in).endswith("refuses the workflow: bad --cores")
 
     stand_in.says("")
-    assert refusal(stand_in).endswith("refuses the workflow: it said nothing")
+    assert refusal(stand_in).endswith("it ended with exit status 1 and said nothing")
 
     stand_in.says("x" * 10_000)
     assert len(refusal(stand_in)) < 500

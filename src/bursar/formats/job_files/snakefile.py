@@ -45,6 +45,7 @@ LONGEST_MESSAGE = 400
 _INTERPRETER = re.compile(rb"""(?:^#!|''' ?)\s*"?(/[^"\n]*?python[^"\s]*)""", re.MULTILINE)
 _TALK = re.compile(r"Building DAG|Assuming unrestricted|host: |Using (profile|workflow)")
 _INNER = re.compile(r'  File "|    ')
+_FRAME = re.compile(r'\s*File ".*", line \d+, in |Traceback:$')
 
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +187,7 @@ def _ask_snakemake(path: Path, arguments: str) -> _Jobs:
             ) from None
         if not result.exists():
             said = _in_one_line(asked.stdout.decode(errors="replace"))
+            said = said or f"it ended with exit status {asked.returncode} and said nothing"
             raise InputError(f"Snakemake refuses the workflow: {said}", where=str(path))
         data = result.read_bytes()
     try:
@@ -217,17 +219,18 @@ def _interpreter() -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Return what Snakemake said, without usage, traceback and talk about progress."""
+    """Return what Snakemake said, without usage, traceback and talk about progress; or nothing."""
     _, usage, fault = text.rpartition("snakemake_dag.py: error: ")
     lines = (fault if usage else text).splitlines()
     if any(line.startswith("Traceback (") for line in lines):
         # A traceback is indented, and the error that it ends with is not.
         inner = [at for at, line in enumerate(lines) if _INNER.match(line)]
         lines = lines[inner[-1] + 1 :] if inner else lines
-    said = " ".join(line.strip() for line in lines if line.strip() and not _TALK.match(line))
+    kept = (line.strip() for line in lines if not _TALK.match(line) and not _FRAME.match(line))
+    said = " ".join(line for line in kept if line).removesuffix(": None")
     if len(said) > LONGEST_MESSAGE:
         said = said[:LONGEST_MESSAGE] + " ..."
-    return said or "it said nothing"
+    return said
 
 
 # Jobs as tasks.

@@ -38,8 +38,10 @@ def main(arguments: list[str]) -> None:
         workflow = api.workflow_api._workflow
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             workflow.printdag()
+        # Functions of the Snakefile may fail here: then there is to be no file.
+        text = json.dumps(described(workflow))
         with open(result, "w") as stream:
-            json.dump(described(workflow), stream)
+            stream.write(text)
 
     def refuse(*_: Any, **__: Any) -> None:
         sys.exit("the arguments ask for more than the jobs to run")
