@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 import bursar
+from bursar.api.calls.call_progress import CallsStanding
 from bursar.api.executor import Executor
+from bursar.engine.run_tasks import TaskCounts
+from bursar.model.campaign import Campaign, Goal, Workflow
+from bursar.model.task import Task
+from bursar.runs.forecasting.standing import RunningAttempt, RunStanding
 
 
 def test_progress_tells_counts_money_and_odds() -> None:
@@ -100,3 +105,45 @@ def test_earlier_calls_are_a_forecast(tmp_path: Path) -> None:
 
     assert found.forecast is not None
     assert found.forecast.basis in ("history", "other size")
+
+
+def test_calls_to_come_are_in_the_forecast(tmp_path: Path) -> None:
+    """
+    Three tasks of ten seconds, one after the other, of which the first has become a call and ended.
+
+    The campaign's numbers are not the calls'.
+    """
+    tasks = (
+        Task(id="last", name="t", runtime=10.0, after=("middle",)),
+        Task(id="middle", name="t", runtime=10.0, after=("first",)),
+        Task(id="first", name="f", runtime=10.0),
+    )
+    campaign = Campaign(name="three", workflow=Workflow(tasks))
+    with bursar.Executor(1, deadline=3600, history="none") as executor:
+        executor.options(name="f").submit(int).result(60)
+
+        found = executor.progress(campaign, (2,))
+
+    assert (found.campaign, found.total, found.succeeded, found.waiting) == ("three", 3, 1, 2)
+    assert found.forecast is not None
+    assert found.forecast.end_s.p50 > found.elapsed
+
+
+def test_a_task_that_is_tried_again_has_not_ended() -> None:
+    """The first of its two calls has ended, the second one runs."""
+    standing = RunStanding(
+        now=5.0, moment=5.0, ended=frozenset({0, 1}), attempts=[], spent=0.0, leases={},
+        running=[RunningAttempt(2, "here", "lease", 1.0)], queued={}, opening={}, held={},
+        lease_of={}, plan=None, goal=Goal(),
+    )  # fmt: skip
+    counts = TaskCounts(
+        total=3, waiting=0, running=1, succeeded=1, failed=1, skipped=0, cancelled=0, refused=0
+    )
+    tasks = tuple(Task(id=name) for name in "ab")
+
+    found = CallsStanding(standing, counts, 0.0, (), 0).within(
+        Campaign(name="two", workflow=Workflow(tasks)), (1, 0, 1)
+    )
+
+    assert found.standing.ended == {0}
+    assert [one.task for one in found.standing.running] == [1]
