@@ -18,17 +18,25 @@ keep deadlines, told only the medians of earlier runs, and with the spare time t
 The truth of a strategy is the strategy carried out with run times that it was not told, those of
 ten executions: kept is the mean over campaigns of the share that kept the deadline.
 
+Last, bags by strategies and by a pool on two clusters under Slurm on this machine, whose jobs
+sleep: what was forecast at the begin, and what came.
+
 Use::
 
     python benchmarks/deciding.py [--quick]
 """
 
-from collections.abc import Callable, Sequence
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from figures import Benchmark, Figure, at_least, at_most
 
+import bursar
 from bursar.api.job_batches import JobBatches
 from bursar.api.known_campaign import ForeseenCampaign
 from bursar.api.strategy_forecasts import StrategyForecasts
@@ -41,11 +49,14 @@ from bursar.forecasts.dispatch_replay import ANYWHERE, DispatchProblem, replay_d
 from bursar.forecasts.known_runtimes import KnownRuntimes
 from bursar.forecasts.runtime_draws import CampaignTasks
 from bursar.forecasts.runtime_model import RuntimeColumns, learn_runtimes
+from bursar.history.observation import TaskObservation
+from bursar.history.store import History
 from bursar.model.campaign import Campaign, Goal, Workflow
+from bursar.model.errors import BursarError
 from bursar.model.plan import Purchase
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
-from bursar.model.task import Task
+from bursar.model.task import Exec, Task
 from bursar.provisioning.wait_prediction import WaitPredictor
 
 SEED = 4
@@ -426,6 +437,149 @@ def _spread(values: np.ndarray) -> float:
     return 1.96 * float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
+# Strategies and a pool on real clusters.
+
+BAGS = {24: 60.0, 60: 120.0}
+"""Deadlines of bags by their number of jobs, seconds."""
+
+JOB = 6.0
+"""Seconds of a job; executions differ by 10 %, jobs of one by 20 %."""
+
+EARLIER = 3
+"""Executions that are known when a bag begins."""
+
+
+def policies_tried(times: int, folder: Path, first: int = 0) -> Iterator[tuple[str, int, Any]]:
+    """
+    Run bags by each policy on two clusters under Slurm; yield policy, number of jobs, and the run.
+
+    Parameters
+    ----------
+    times
+        Runs of each size by each policy.
+    first
+        Number of the first of them, by which the run times are drawn.
+    """
+    from bursar_devtools.testgrid.slurm import SlurmCluster
+
+    clusters, sites = [], ""
+    for number, name in enumerate(("near", "far")):
+        clusters.append(SlurmCluster.up(folder / name, name=name, nodes=2, cpus=4))
+        sites += (
+            f'[site.{name}]\nkind = "slurm"\nprocessors = {clusters[-1].processors}\n'
+            f'queue = "main"\nunit_price = "{number + 1} SU/core-hour"\nreach = "127.0.0.1"\n'
+            f'environment = {{ SLURM_CONF = "{clusters[-1].environment["SLURM_CONF"]}" }}\n'
+        )
+    (folder / "sites.toml").write_text(sites)
+    try:
+        for again in range(first, first + times):
+            for jobs, deadline in BAGS.items():
+                for number, policy in enumerate(("cost", "adaptive", "pool")):
+                    random = np.random.default_rng([SEED, again, jobs, number])
+                    whole = 0.1 * random.standard_normal((EARLIER + 1, 1))
+                    spread = 0.2 * random.standard_normal((EARLIER + 1, jobs))
+                    times_of = JOB * np.exp(whole + spread)
+                    history = folder / f"{policy}-{jobs}-{again}.sqlite"
+                    _note_executions(history, times_of[:-1])
+                    tasks = tuple(
+                        Task(id=f"t{at}", name="job", steps=(Exec(("sleep", f"{seconds:.3f}")),))
+                        for at, seconds in enumerate(times_of[-1])
+                    )
+                    how: dict[str, Any] = {"strategy": policy}
+                    if policy == "pool":
+                        how = {"provisioning": "dynamic"}
+                    yield (
+                        policy,
+                        jobs,
+                        bursar.run(
+                            Campaign(name="bag", workflow=Workflow(tasks)),
+                            folder / "sites.toml",
+                            deadline=deadline,
+                            runs=folder / "runs",
+                            history=history,
+                            fresh=True,
+                            anyway=True,
+                            **how,
+                        ),
+                    )
+    finally:
+        for cluster in clusters:
+            cluster.down()
+
+
+def _note_executions(history: Path, seconds: np.ndarray) -> None:
+    """Keep executions of a bag, shape ``(executions, jobs)``, in a history of their own."""
+    History(history).add(
+        TaskObservation(
+            execution=f"run-{number}",
+            task=f"t{at}",
+            kind="job",
+            site="near",
+            start=1e9 + 1e4 * number + at,
+            seconds=float(each),
+        )
+        for number, execution in enumerate(seconds)
+        for at, each in enumerate(execution)
+    )
+
+
+def policies(bench: Benchmark) -> None:
+    """Run bags by strategies and a pool under Slurm, and see what was forecast at the begin."""
+    times = bench.of(3, 1, 0)
+    if not times:
+        bench.skip("policies under Slurm: they take minutes")
+        return
+    with tempfile.TemporaryDirectory(prefix="bursar-forecasts-") as folder:
+        try:
+            rows = [
+                (policy, jobs, told_and_came(result))
+                for policy, jobs, result in policies_tried(times, Path(folder))
+            ]
+        except BursarError as problem:
+            bench.skip(f"policies under Slurm: {problem}")
+            return
+    policies_table(bench, rows)
+
+
+def told_and_came(result: Any) -> tuple[float, ...]:
+    """Return p10, p50, p90 and truth of end, then of cost, and the share of jobs done."""
+    told = json.loads((result.path / "plan.json").read_text())["proposal"]["forecast"]
+    summary = result.to_dict()
+    ends, costs = told["end_s"], told["cost"]
+    done = summary["succeeded"] / summary["tasks"]
+    return (
+        *(ends[share] for share in ("p10", "p50", "p90")),
+        summary["makespan_s"],
+        *(costs[share] for share in ("p10", "p50", "p90")),
+        summary["cost"],
+        done,
+    )
+
+
+def policies_table(bench: Benchmark, rows: Sequence[tuple[str, int, tuple[float, ...]]]) -> None:
+    """Add the table of :func:`policies`."""
+    table = bench.table(
+        f"Bags of {' and '.join(map(str, BAGS))} jobs of {JOB:g} s on two clusters under Slurm on "
+        f"this machine, {EARLIER} earlier executions known",
+        *("policy", "runs", "all jobs done", "end, error", "end in 10 to 90 %"),
+        *("cost, error", "cost in 10 to 90 %", "end by median", "cost by median"),
+    )
+    for policy in (*dict.fromkeys(row[0] for row in rows), "all"):
+        found = np.array([told for name, _, told in rows if policy in (name, "all")])
+        end, cost = found[:, 3], found[:, 7]
+        table.add(
+            policy,
+            len(found),
+            float((found[:, 8] == 1.0).mean()),
+            float(np.median(np.abs(found[:, 1] / end - 1))),
+            float(((found[:, 0] <= end) & (end <= found[:, 2])).mean()),
+            float(np.median(np.abs(found[:, 5] / cost - 1))),
+            float(((found[:, 4] <= cost) & (cost <= found[:, 6])).mean()),
+            float(np.median(end / found[:, 1])),
+            float(np.median(cost / found[:, 5])),
+        )
+
+
 def main() -> None:
     """Measure, and print the tables."""
     bench = Benchmark(__file__, __doc__)
@@ -491,7 +645,8 @@ def main() -> None:
                 at_most(f"cost of odds by {name}", spent["odds of 90 %"] / spent[name], 1.0)
             )
     waits = waiting(bench, bench.of(500, 100, 4))
-    by_strategies = strategies(bench, bench.of(300, 12, 1))
+    policies(bench)
+    by_strategies = strategies(bench, bench.of(60, 12, 1))
     if bench.size == "full":
         figures += [*waits, *by_strategies]
         bench.figures("Aims: kept with the confidence, at no more than any rule that does", figures)

@@ -16,7 +16,7 @@ from bursar.model.slot import Slot
 from bursar.model.task import Task
 from bursar.planning.evaluation import PurchaseEvaluator, PurchaseScores
 from bursar.planning.front import ParetoFront
-from bursar.planning.methods import genetic
+from bursar.planning.methods import elitist, genetic
 from bursar.planning.methods.genetic import (
     crossed,
     domination,
@@ -275,3 +275,34 @@ def _some_instance(seed: int, tasks: int = 14, slots: int = 10) -> tuple[Workflo
         )
         sites.append(SiteFacts(name=name, processors=processors, slots=offered))
     return workflow, sites
+
+
+@given(
+    workflow=workflows(),
+    moves=st.lists(
+        st.tuples(st.integers(0, 99), st.sampled_from([-2.0, 0.0, 0.25, 3.0])), max_size=4
+    ),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60)
+def test_tasks_moved_one_by_one_are_in_the_order_of_all_sorted(
+    workflow: Workflow, moves: list[tuple[int, float]], seed: int
+) -> None:
+    """Ties, parents and tasks that do not move included."""
+    sites = [SiteFacts(name="s", processors=64, unit_price=1.0)]
+    problem = build_problem(workflow, sites, 0.0)
+    random = np.random.default_rng(seed)
+    keys = random.integers(0, 4, problem.n_tasks).astype(float)
+    changed = keys.copy()
+    for task, by in moves:
+        changed[task % problem.n_tasks] += by
+    orders = elitist.TaskOrders(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elitist, "MANY_TASKS", 0)
+        patch.setattr(elitist, "FEW_MOVED", 1.0)
+
+        found = orders.sort(changed, orders.sort(keys))
+
+    expected = orders.sort(changed)
+    assert found.order.tolist() == expected.order.tolist()
+    assert found.raised.tolist() == expected.raised.tolist()

@@ -54,23 +54,46 @@ WORK = 2e9
 """Tasks times slots looked at, about, when the number of evaluations is not given."""
 MOST, FEWEST = 12_000, 300
 
+FEW_MOVED, MANY_TASKS = 0.1, 5_000
+"""
+Share of the tasks, at most, that are moved to their places one by one, and tasks from which on this
+is quicker than sorting all.
+"""
 
 Known = dict[tuple[float, float], FloatArray]
 """Maps makespan and cost of a plan to the keys of the task order that led to the plan."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SortedTasks:
+    """
+    An order of the tasks.
+
+    Parameters
+    ----------
+    keys
+        A key for every task, the least first.
+    raised
+        The keys, none less than that of a parent, shape ``(n_tasks,)``; ``order`` sorts by these.
+    """
+
+    keys: FloatArray
+    raised: FloatArray
+    order: IntArray
+
+
 @dataclass(slots=True, eq=False)
 class _DeadlinePurchase:
-    """Holds the purchase for a deadline: slots, keys of the task order, cost and waste by slot."""
+    """Holds the purchase for a deadline: slots, order of the tasks, cost and waste by slot."""
 
     deadline: float
     bits: BoolArray
-    keys: FloatArray
+    tasks: SortedTasks
     cost: float
     waste: FloatArray
 
 
-class _TaskOrders:
+class TaskOrders:
     """Orders of the tasks, each written as a key for every task, the least first."""
 
     def __init__(self, problem: PlanningProblem) -> None:
@@ -78,12 +101,40 @@ class _TaskOrders:
         self.usual = -upward_ranks(problem, by_site(problem, problem.everything))
         """HEFT's."""
         self._step = STEP * float(np.median(problem.runtimes.min(axis=1)))
+        self._place = np.argsort(problem.order)  # of each task in the order that decides on ties
 
-    def order(self, keys: FloatArray) -> IntArray:
-        """Return the tasks in the order of their keys, parents before children."""
+    def sort(self, keys: FloatArray, like: SortedTasks | None = None) -> SortedTasks:
+        """
+        Return the tasks in the order of their keys, parents before children.
+
+        Parameters
+        ----------
+        like
+            Another order, from which this one is made where few keys differ: sorting many tasks
+            anew takes longer than scheduling them.
+        """
         problem = self._problem
-        keys = after_others(keys, problem.order, problem.parent_start, problem.parent_index)
-        return problem.order[np.argsort(keys[problem.order], kind="stable")]
+        raised = after_others(keys, problem.order, problem.parent_start, problem.parent_index)
+        order = None if like is None else self._moved(raised, like)
+        if order is None:
+            order = problem.order[np.argsort(raised[problem.order], kind="stable")]
+        return SortedTasks(keys, raised, order)
+
+    def _moved(self, raised: FloatArray, like: SortedTasks) -> IntArray | None:
+        """Move the tasks whose keys differ to their places; None: too many, or there are ties."""
+        differs = raised != like.raised
+        moved = np.flatnonzero(differs)
+        if len(raised) < MANY_TASKS or len(moved) > FEW_MOVED * len(raised):
+            return None
+        if not len(moved):
+            return like.order
+        moved = moved[np.lexsort((self._place[moved], raised[moved]))]
+        rest = like.order[~differs[like.order]]
+        keys = raised[rest]
+        at = np.searchsorted(keys, raised[moved])
+        if (at != np.searchsorted(keys, raised[moved], side="right")).any():
+            return None
+        return np.insert(rest, at, moved)
 
     def steps(self, rng: np.random.Generator, count: int) -> FloatArray:
         """Changes of the keys: of few tasks mostly, of many sometimes, shape ``(count, n)``."""
@@ -117,7 +168,7 @@ def elitist(search: PlanSearch, processors: Sequence[int] | None = None) -> None
     if not len(search.archive):
         return
     rng = search.rng()
-    orders = _TaskOrders(problem)
+    orders = TaskOrders(problem)
     known: Known = {}
     _seed_relaxed(search)
     count = search.evaluator.count
@@ -166,7 +217,7 @@ def _seed_relaxed(search: PlanSearch) -> None:
 def _anneal_makespan(
     search: PlanSearch,
     rng: np.random.Generator,
-    orders: _TaskOrders,
+    orders: TaskOrders,
     known: Known,
     until: int,
 ) -> None:
@@ -180,7 +231,7 @@ def _anneal_makespan(
     mirror = TimeReversedProblem(problem)
     everything = np.repeat(problem.everything[None], WALKS, axis=0)
     # All begin at HEFT's order; random steps lead them apart.
-    walks = np.repeat(orders.usual[None], WALKS, axis=0)
+    walks = [orders.sort(orders.usual)] * WALKS
     makespans = np.full(WALKS, np.inf)
     first = search.evaluator.count
     while search.evaluator.count < until and not search.out_of_time:
@@ -188,35 +239,38 @@ def _anneal_makespan(
         # any machine.
         left = 1 - (search.evaluator.count - first) / max(1, until - first)
         # In the first round the walks have no makespan yet and begin with HEFT's own order.
-        keys = walks + orders.steps(rng, WALKS) * np.isfinite(makespans)[:, None]
-        found = _try(search, everything, keys, orders, known).makespan
+        steps = orders.steps(rng, WALKS) * np.isfinite(makespans)[:, None]
+        tasks = [orders.sort(w.keys + step, w) for w, step in zip(walks, steps, strict=True)]
+        found = _try(search, everything, tasks, known).makespan
         pushed = int(rng.integers(WALKS))
         if rng.random() < PUSHED and np.isfinite(found[pushed]):
-            made = schedule(problem, everything[0], priority=orders.order(keys[pushed]))
+            made = schedule(problem, everything[0], priority=tasks[pushed].order)
             late = mirror.latest_starts(everything[0], made.finish, found[pushed])
             search.evaluator.count += 1
             if late is not None:
-                again = _try(search, everything[:1], late[None], orders, known).makespan[0]
+                later = orders.sort(late)
+                again = _try(search, everything[:1], [later], known).makespan[0]
                 if again <= found[pushed]:
-                    found[pushed], keys[pushed] = again, late
+                    found[pushed], tasks[pushed] = again, later
         chances = rng.exponential(1.0, WALKS)
         kept = found <= makespans * (1 + HEAT * left**2 * chances)
-        walks[kept], makespans[kept] = keys[kept], found[kept]
+        walks = [new if is_kept else w for w, new, is_kept in zip(walks, tasks, kept, strict=True)]
+        makespans[kept] = found[kept]
 
 
 def _try(
-    search: PlanSearch, caps: IntArray, keys: FloatArray, orders: _TaskOrders, known: Known
+    search: PlanSearch, caps: IntArray, tasks: Sequence[SortedTasks], known: Known
 ) -> PurchaseScores:
     """Schedules purchases with orders, and remembers which order made which plan."""
-    scores = search.recipes(caps, priorities=np.array([orders.order(k) for k in keys]))
-    for makespan, cost, key in zip(
-        scores.makespan.tolist(), scores.cost.tolist(), keys, strict=True
+    scores = search.recipes(caps, priorities=np.array([one.order for one in tasks]))
+    for makespan, cost, one in zip(
+        scores.makespan.tolist(), scores.cost.tolist(), tasks, strict=True
     ):
-        known.setdefault((makespan, cost), key)
+        known.setdefault((makespan, cost), one.keys)
     return scores
 
 
-def _held(search: PlanSearch, orders: _TaskOrders, known: Known) -> list[_DeadlinePurchase]:
+def _held(search: PlanSearch, orders: TaskOrders, known: Known) -> list[_DeadlinePurchase]:
     """Plans of the archive, evenly far apart along the front; their makespans are the deadlines."""
     problem = search.problem
     points = search.archive.points
@@ -229,7 +283,7 @@ def _held(search: PlanSearch, orders: _TaskOrders, known: Known) -> list[_Deadli
             # A hair later, so that a plan that is as fast but for rounding still meets it.
             deadline=found.makespan * (1 + 1e-12),
             bits=np.array(found.recipe.caps) > 0,
-            keys=known.get((found.makespan, found.cost), orders.usual),
+            tasks=orders.sort(known.get((found.makespan, found.cost), orders.usual)),
             cost=found.cost,
             waste=np.ones(problem.n_slots),
         )
@@ -240,7 +294,7 @@ def _held(search: PlanSearch, orders: _TaskOrders, known: Known) -> list[_Deadli
 def _round(
     search: PlanSearch,
     rng: np.random.Generator,
-    orders: _TaskOrders,
+    orders: TaskOrders,
     held: list[_DeadlinePurchase],
     known: Known,
     warmth: float,
@@ -251,8 +305,11 @@ def _round(
     steps = orders.steps(rng, len(parents))
     # The others keep the parent's order, so that a change of the purchase alone is tried as well.
     steps *= (rng.random(len(parents)) < 0.7)[:, None]
-    keys = np.array([held[i].keys for i in parents]) + steps
-    scores = _try(search, np.where(bits, problem.everything, 0), keys, orders, known)
+    tasks = [
+        orders.sort(held[i].tasks.keys + step, held[i].tasks)
+        for i, step in zip(parents, steps, strict=True)
+    ]
+    scores = _try(search, np.where(bits, problem.everything, 0), tasks, known)
     feasible = np.flatnonzero(scores.feasible)
     chances = rng.exponential(1.0, len(held))
     for i, purchase in enumerate(held):
@@ -264,7 +321,7 @@ def _round(
             held[i] = _DeadlinePurchase(
                 deadline=purchase.deadline,
                 bits=scores.used[best],
-                keys=keys[best],
+                tasks=tasks[best],
                 cost=float(scores.cost[best]),
                 waste=_waste(problem, scores.area[best]),
             )
