@@ -157,7 +157,7 @@ def test_a_run_of_many_jobs_that_goes_on_is_forecast_in_batches(tmp_path: Path) 
     Twelve jobs of 60 s end on the processors each minute.
     """
     seen = learned(tmp_path, executions(np.random.default_rng(3), 2, 2400), [SLOW, FAST])
-    goal = Goal(deadline=6 * 3600.0)
+    goal = Goal(deadline=12 * 3600.0)
     campaign = replace(seen.campaign, goal=goal)
     ended = frozenset(range(300))
     past = ResumeState(

@@ -217,6 +217,7 @@ def _with_holds(
     goal: Goal,
     simulate: "Callable[[Goal], StrategySimulationResult | None]",
     sites: Sequence[SiteFacts],
+    lasting: float,
 ) -> GoalCounterOffer:
     """
     Return an offer whose amount lets the guard hold what pilots may cost while nobody watches.
@@ -228,11 +229,14 @@ def _with_holds(
     if cost is None or not any(site.unwatched for site in sites):
         return offer
 
-    def holds(more: float) -> bool:
-        result = simulate(replace(goal, deadline=None, budget=cost * (1 + more)))
+    def holds(more: float, deadline: float | None) -> bool:
+        result = simulate(replace(goal, deadline=deadline, budget=cost * (1 + more)))
         return result is not None and result.is_whole
 
-    more = least_share(holds)
+    # In less time more pilots are held at once. Where it is too little, it grows later.
+    more = least_share(lambda share: holds(share, lasting))
+    if more is None:
+        more = least_share(lambda share: holds(share, None))
     return offer if more is None else replace(offer, cost=cost * (1 + more))
 
 
@@ -400,7 +404,9 @@ def _offers(
             # Live sites only: workers of simulated ones start at once, and tasks take what was
             # said.
             makespan = (offer.makespan + longest) * (1 + SLOWER) if longest else offer.makespan
-            made = firm_offer(_with_holds(offer, goal, simulate, sites), goal, holds, makespan)
+            made = firm_offer(
+                _with_holds(offer, goal, simulate, sites, makespan), goal, holds, makespan
+            )
             if made is not None:
                 offers.append(with_margins(offer, made.makespan, made.cost))
             continue
