@@ -339,8 +339,14 @@ def test_what_a_strategy_is_expected_to_do_under_slurm_is_done(
     runs, history = tmp_path / "runs", tmp_path / "history.sqlite"
 
     for known in (False, True):
-        how = {"strategy": strategy, "runs": runs, "history": history, "fresh": True}
-        done = bursar.run(campaign, sites, out_of_reach="refuse", **how)
+        done = bursar.run(
+            *(campaign, sites),
+            strategy=strategy,
+            out_of_reach="refuse",
+            runs=runs,
+            history=history,
+            fresh=True,
+        )
 
         told = json.loads((done.path / "plan.json").read_text())["proposal"]
         summary = done.to_dict()
