@@ -29,7 +29,7 @@ import json
 import lzma
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -458,10 +458,16 @@ def score_corrected(
         held: dict[str, list[bool]] = defaultdict(list)
         for at in np.random.default_rng([SEED, order]).permutation(len(trials)):
             trial = trials[at]
+            others = [of for of in seen[trial.basis] if trials[of].execution != trial.execution]
+            # Platforms of one execution share its truth: they are one run.
+            same = Counter(trials[of].execution for of in others)
             before = [
-                EarlierScore(own[of], _weight(trials[of], trial, weight_of_others))
-                for of in seen[trial.basis]
-                if trials[of].execution != trial.execution
+                EarlierScore(
+                    own[of],
+                    _weight(trials[of], trial, weight_of_others),
+                    1 / same[trials[of].execution],
+                )
+                for of in others
             ]
             corrected = Distribution.of(
                 trial.draws,

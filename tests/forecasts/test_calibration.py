@@ -1,10 +1,13 @@
 """Corrected distributions: intervals hold as often as they say, whatever the draws are."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bursar.forecasts import calibration
 from bursar.forecasts.calibration import Distribution, EarlierScore
 
 
@@ -68,3 +71,60 @@ def test_one_run_that_missed_badly_does_not_make_the_next_forecast_absurd():
     base = np.exp(np.random.default_rng(2).normal(3.0, 0.1, 200))
     found = Distribution.of(base, scores=[EarlierScore(40.0)])
     assert found.quantile(0.9) < 3 * Distribution.of(base).quantile(0.9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40))
+def test_the_kth_of_n_scores_bounds_the_next_with_probability_k_of_n_plus_one(seed, count):
+    random = np.random.default_rng(seed)
+    base = draws(random, 0.5)
+    # None so far out that it would be drawn nearer.
+    scores = np.sort(random.uniform(-1.9, 1.9, count))
+    with patch.object(calibration, "WEIGHT_OF_DRAWS", 1e-12):
+        found = Distribution.of(base, scores=[EarlierScore(float(s), 0.3) for s in scores])
+        told = [found.probability(found._value(float(score))) for score in scores]
+    assert told == pytest.approx((np.arange(count) + 1) / (count + 1), abs=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.tuples(st.floats(-5, 5), st.sampled_from([0.3, 1.0]), st.integers(1, 6))),
+)
+def test_scores_of_one_run_count_once(seed, runs):
+    base = draws(np.random.default_rng(seed), 0.5)
+    whole = [EarlierScore(score, weight) for score, weight, _ in runs]
+    split = [EarlierScore(s, weight, 1 / count) for s, weight, count in runs for _ in range(count)]
+    prior = [EarlierScore(s, 0.3, 5.0) for s in (-3.0, -1.0, 1.0, 3.0)]
+    one, other = (Distribution.of(base, scores=found, prior=prior) for found in (whole, split))
+    # Equal scores stand side by side, so that the ends of their row are a little further apart.
+    assert other.unseen == pytest.approx(one.unseen)
+    assert other.weights.sum() == pytest.approx(one.weights.sum())
+    for share in (0.05, 0.5, 0.95):
+        below = other.weights[other.scores <= share].sum()
+        assert below == pytest.approx(one.weights[one.scores <= share].sum())
+
+
+def coverage_of_streams(is_one_run, runs=10, streams=500):
+    """Return how often 90 % intervals hold after runs of five forecasts that share one truth."""
+    random = np.random.default_rng(3)
+    held = []
+    for _ in range(streams):
+        base = draws(random, 1.0, 100)
+        plain = Distribution.of(base)
+        truths = random.normal(3.0, 1.0, runs + 1)
+        scores = [
+            EarlierScore(plain.score(float(np.exp(truth + error))), 1.0, 0.2 if is_one_run else 1.0)
+            for truth in truths[:-1]
+            for error in random.normal(0.0, 0.1, 5)
+        ]
+        found = Distribution.of(base, scores=scores)
+        held.append(found.quantile(0.05) <= float(np.exp(truths[-1])) <= found.quantile(0.95))
+    return float(np.mean(held))
+
+
+def test_forecasts_that_share_a_truth_are_counted_as_one_run():
+    # 95 % of binomial shares of 500 with probability 0.9: 0.9 +- 1.96 sqrt(0.09 / 500).
+    reach = 1.96 * (0.9 * 0.1 / 500) ** 0.5
+    assert abs(coverage_of_streams(is_one_run=True) - 0.9) <= reach
+    assert coverage_of_streams(is_one_run=False) < 0.9 - reach

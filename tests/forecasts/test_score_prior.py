@@ -24,7 +24,8 @@ def test_recorded_scores_widen_a_first_forecast_or_leave_it(basis, share):
     prior = recorded_scores(basis, share)
     plain = Distribution.of(DRAWS)
     for scores in prior:
-        assert sum(one.weight for one in scores) == pytest.approx(ENOUGH * WEIGHT_OF_OTHERS)
+        assert {one.weight for one in scores} == {WEIGHT_OF_OTHERS}
+        assert sum(one.part for one in scores) == pytest.approx(ENOUGH)
         assert width(Distribution.of(DRAWS, prior=scores)) >= 0.98 * width(plain)
 
 
@@ -40,7 +41,7 @@ def test_scores_of_a_users_own_replace_the_recorded_ones():
         Distribution.of(DRAWS, scores=own).quantile(0.9)
     )
     widths = [
-        width(Distribution.of(DRAWS, scores=own[:count], prior=prior)) for count in (0, 5, 10, 19)
+        width(Distribution.of(DRAWS, scores=own[:count], prior=prior)) for count in (0, 10, 15, 19)
     ]
     assert widths == sorted(widths, reverse=True)
 
@@ -53,11 +54,10 @@ def test_each_workflow_counts_as_much_as_any_other_and_may_be_left_out():
     table = ScoreTable(
         end={"history": {0.0: {"a": [-1.0, 1.0], "b": [-9.0, -5.0, 0.0, 6.0]}}}, cost={}
     )
-    weight = ENOUGH * WEIGHT_OF_OTHERS
     both = table.scores("history", 0.6).end
-    assert sum(one.weight for one in both[:2]) == pytest.approx(weight / 2)
+    assert sum(one.part for one in both[:2]) == pytest.approx(ENOUGH / 2)
     alone = table.scores("history", 0.6, without="b").end
-    assert alone == (EarlierScore(-1.0, weight / 2), EarlierScore(1.0, weight / 2))
+    assert alone == tuple(EarlierScore(at, WEIGHT_OF_OTHERS, ENOUGH / 2) for at in (-1.0, 1.0))
 
 
 def test_quantiles_nearer_to_the_median_than_draws_are_moved_out():

@@ -5,9 +5,11 @@ A forecast is draws of a quantity that lies ahead: seconds until a campaign ends
 still to be spent. Past forecasts have scores: how far the truth lay from the median, in units of
 the distance from the median to the forecast's own 5 % or 95 % quantile. If the next score is as
 likely as each of those before to stand at any place among them, the share of them below a bound is
-the probability that the bound holds, whatever the distribution is (conformal prediction). Few
-scores say little, so that the draws themselves count as some scores, too, and so do scores of
-recorded executions (:mod:`bursar.forecasts.score_prior`) while a user has few of their own.
+the probability that the bound holds, whatever the distribution is (conformal prediction). The next
+score is one of them: of n runs with equal weights a bound at the k-th score holds with probability
+k / (n + 1). What counts is runs, since the scores of one run share its truth. Few scores say
+little, so that the draws themselves count as some scores, too, and so do scores of recorded
+executions (:mod:`bursar.forecasts.score_prior`) while a user has few of their own.
 
 References
 ----------
@@ -15,6 +17,10 @@ References
    for regression. JASA 113, section 2 (split conformal prediction) and section 5.2 (scores in units
    of a forecast's own spread).
 .. [2] Gibbs, Candes (2021). Adaptive conformal inference under distribution shift. NeurIPS 34.
+.. [3] Dunn, Wasserman, Ramdas (2023). Distribution-free prediction sets for two-layer hierarchical
+   models. JASA 118, section 3 (groups that share a truth, each of the same weight).
+.. [4] Barber, Candes, Ramdas, Tibshirani (2023). Conformal prediction beyond exchangeability.
+   Annals of Statistics 51, section 3 (the next score among weighted ones).
 """
 
 import math
@@ -41,7 +47,7 @@ BEYOND = 0.25
 
 ENOUGH = 20
 """
-Scores of a user's own that replace those of recorded executions; each takes an equal part of them.
+Runs of a user's own whose scores replace those of recorded executions; each an equal part of them.
 """
 
 MEMORY = 300
@@ -52,7 +58,7 @@ NEAREST = 0.02
 
 FARTHEST = 2.0
 FARTHER = 0.25
-"""Farthest score that counts as what it is, with the first score and with each further one."""
+"""Farthest score that counts as what it is, without any run and with each further one."""
 
 MOST_FACTOR = math.log(10.0)
 """
@@ -74,10 +80,13 @@ class EarlierScore(NamedTuple):
         How far the truth lay from the median; see :meth:`Distribution.score`.
     weight
         1 for a forecast of the same campaign, :data:`WEIGHT_OF_OTHERS` for one of another.
+    part
+        Part of a run that the score stands for: scores that share a run's truth add up to one.
     """
 
     score: float
     weight: float = 1.0
+    part: float = 1.0
 
     @classmethod
     def of_found(cls, found: Sequence[tuple[float, bool]]) -> "list[EarlierScore]":
@@ -98,6 +107,8 @@ class Distribution:
         Scores of earlier forecasts, ascending; empty: none is known.
     weights
         Weight of each score.
+    unseen
+        Weight of the score that this forecast will have, which may stand below all or above all.
     offset
         What has come already: seconds since the begin, money spent. Added to each quantile.
     """
@@ -105,6 +116,7 @@ class Distribution:
     draws: FloatArray
     scores: FloatArray = field(default_factory=lambda: np.zeros(0))
     weights: FloatArray = field(default_factory=lambda: np.zeros(0))
+    unseen: float = 0.0
     offset: float = 0.0
 
     @classmethod
@@ -125,28 +137,34 @@ class Distribution:
             Scores of the user's earlier forecasts, newest last.
         prior
             Scores of other people's campaigns, which these replace as they come: none of the prior
-            is left with :data:`ENOUGH`.
+            is left with :data:`ENOUGH` runs.
         """
         draws = np.sort(np.asarray(draws, dtype=np.float64))
-        newest = scores[-MEMORY:]
+        newest = [one._replace(weight=one.weight * one.part) for one in scores[-MEMORY:]]
+        runs = sum(one.part for one in newest)
         # One run that missed badly must not make the next forecast absurd.
-        most = FARTHEST + FARTHER * len(newest)
-        left = max(1 - len(newest) / ENOUGH, 0.0)
+        most = FARTHEST + FARTHER * runs
+        left = max(1 - runs / ENOUGH, 0.0)
         quantiles = _own_quantiles(draws)
         if not math.isfinite(sum(quantiles)):
             # Of what never comes in many draws there is no distance to the median.
             return cls(draws=draws, offset=offset)
-        known = [*newest]
+        known = list(newest)
         if prior and left:
             _, low, high = _units_of(quantiles)
             # Draws that are spread widely are not spread to absurd values.
             down, up = -max(MOST_FACTOR / low, 1.0), max(MOST_FACTOR / high, 1.0)
-            known += [EarlierScore(min(max(s, down), up), w * left) for s, w in prior]
-        known = sorted(EarlierScore(min(max(s, -most), most), weight) for s, weight in known)
+            known += [
+                EarlierScore(min(max(one.score, down), up), one.weight * one.part * left)
+                for one in prior
+            ]
+        known.sort()
         return cls(
             draws=draws,
-            scores=np.array([one.score for one in known]),
+            scores=np.array([min(max(one.score, -most), most) for one in known]),
             weights=np.array([one.weight for one in known]),
+            # The next run is one like the user's: it weighs what these do on average.
+            unseen=sum(one.weight for one in newest) / runs if runs else 0.0,
             offset=offset,
         )
 
@@ -193,7 +211,8 @@ class Distribution:
         Return scores, ascending, and the probability that the next score is below each.
 
         The next score falls into each gap between known ones with equal probability, those before
-        the first and after the last included.
+        the first and after the last included. That is so by its own weight, half of which lies
+        below all others and half above.
         """
         middle, low, high = self._units()
         moved = np.log(np.maximum(self.draws, LEAST)) - middle
@@ -202,7 +221,8 @@ class Distribution:
         weights = np.concatenate([self.weights, np.full(len(own), WEIGHT_OF_DRAWS / len(own))])
         order = np.argsort(values, kind="stable")
         values, weights = values[order], weights[order]
-        places = (np.cumsum(weights) - weights / 2) / weights.sum()
+        places = np.cumsum(weights) - weights / 2 + self.unseen / 2
+        places /= weights.sum() + self.unseen
         beyond = BEYOND * max(float(values[-1] - values[0]), 1e-9)
         values = np.concatenate([[values[0] - beyond], values, [values[-1] + beyond]])
         return values, np.concatenate([[0.0], places, [1.0]])

@@ -96,12 +96,15 @@ class _Level:
         only by few executions.
     fixed
         Deviation by what else is not known of the level.
+    drift
+        Deviation by which the level may change while the execution goes on.
     """
 
     mean: float
     shared: float
     own: float
     fixed: float
+    drift: float
     model: KindModel
 
 
@@ -326,6 +329,8 @@ def _prior_levels(
                     shared=float(shared * apart),
                     own=float(np.sqrt(1 - SHARED) * apart),
                     fixed=own.unsure,
+                    # Between executions levels change, by size they differ from the begin.
+                    drift=DRIFT * own.between,
                     model=own,
                 )
             )
@@ -358,6 +363,7 @@ def _prior_levels(
                 shared=float(common * apart),
                 own=0.0,
                 fixed=float(np.sqrt(1 - common**2) * apart),
+                drift=DRIFT * float(common * apart),
                 model=fresh,
             )
         )
@@ -520,7 +526,7 @@ def _draw_levels(
     drawn = shared * z[:, None] + gain * rest
     # What the tasks so far have shown may change while the execution goes on.
     least = SPREAD_BETWEEN["computes"]
-    drift = np.array([DRIFT * max(np.hypot(one.shared, one.own), least) for one in levels])
+    drift = np.array([max(one.drift, DRIFT * least) for one in levels])
     left = left + np.where(finite, drift**2, 0.0)
     drawn += np.sqrt(left) * random.standard_normal((draws, kinds))
     return np.asarray(np.array([one.mean for one in levels])[None, :] + drawn)

@@ -61,9 +61,9 @@ def _weighted(
         return ()
     nearest = min(by_share, key=lambda one: abs(one - share))
     chosen = [_widened(own) for name, own in by_share[nearest].items() if name != without]
-    # Together they weigh as much as ENOUGH scores of other campaigns do.
+    # Together they weigh as much as ENOUGH runs of other campaigns do.
     return tuple(
-        EarlierScore(score, ENOUGH * WEIGHT_OF_OTHERS / (len(chosen) * len(scores)))
+        EarlierScore(score, WEIGHT_OF_OTHERS, ENOUGH / (len(chosen) * len(scores)))
         for scores in chosen
         for score in scores
     )
