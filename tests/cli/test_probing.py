@@ -19,6 +19,7 @@ from bursar.api.measured_runtimes import (
 from bursar.api.probing import ProbedCampaign
 from bursar.api.quote import Quote
 from bursar.formats.campaign_file import read_campaign
+from bursar.history.store import History
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError
 from bursar.model.task import File, Outcome, Status, Task
@@ -132,6 +133,33 @@ def test_a_plan_measures_in_a_folder_of_its_own(folder: Any) -> None:
     assert not (folder.path / "runs").exists()
     found = folder.json("plan", "c.toml", "--probe", "2")["probe"]
     assert (found["measured"], found["kept"]) == (2, 0)
+
+
+GATHERED = """\
+[campaign]
+name = "gathered"
+[tasks.part]
+command = "echo {n}"
+parameters = { n = [1, 2, 3, 4, 5, 6] }
+[tasks.gather]
+command = "echo all"
+after = ["part"]
+"""
+
+
+def test_a_probe_is_kept_as_a_part_of_its_campaign(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what is measured alone: else the history would have a campaign of one task."""
+    path = folder.path / "history.sqlite"
+    monkeypatch.setenv("BURSAR_HISTORY", str(path))
+    folder.write("c.toml", GATHERED)
+
+    folder.bursar("plan", "c.toml", "--probe", "2")
+
+    found = History(path).observations_of(["part", "gather"])
+    assert len(found.executions) >= 2
+    assert found.sizes == dict.fromkeys(found.executions, 7)
 
 
 def test_a_goal_out_of_reach_after_a_probe_keeps_what_was_measured(folder: Any) -> None:

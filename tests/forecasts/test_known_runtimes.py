@@ -9,6 +9,7 @@ from bursar.forecasts.known_runtimes import known_runtimes
 from bursar.forecasts.runtime_draws import draw_runtimes
 from bursar.history.observation import TaskObservation
 from bursar.history.store import History
+from bursar.history.writing import ExecutionFacts
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.task import Task
 
@@ -102,3 +103,46 @@ def test_kinds_of_others_are_chosen_from_all_their_families(tmp_path: Path) -> N
     known = known_runtimes(campaign("mine"), ["here"], history(tmp_path, times))
 
     assert sum(own.observed > 0 for own in known.model.kinds) == 2
+
+
+def probed(folder: Path, *, tasks: int) -> History:
+    """Return a history of three of 72 parts and the one task that gathers them."""
+    made = History(folder / "history.sqlite")
+    observed = [("part", f"p{at}", 10.0 + at) for at in range(3)] + [("gather", "g", 30.0)]
+    made.add(
+        [
+            TaskObservation(execution="probe", task=task, kind=kind, site="here", seconds=seconds)
+            for kind, task, seconds in observed
+        ],
+        [ExecutionFacts(name="probe", campaign="c", tasks=tasks)],
+    )
+    return made
+
+
+def test_a_probe_is_no_campaign_of_another_size(tmp_path: Path) -> None:
+    """The task that gathers others' work gathered that of all of them in the probe, too."""
+    whole = campaign(*["part"] * 72, "gather")
+    told, untold = (
+        known_runtimes(whole, ["here"], probed(tmp_path / str(tasks), tasks=tasks))
+        for tasks in (73, 0)
+    )
+
+    assert (told.basis, untold.basis) == ("history", "other size")
+    assert np.exp(told.model.kinds[1].size) == pytest.approx(73)
+    from bursar.forecasts.campaign_forecast import NO_PROGRESS
+
+    spread = []
+    for known in (told, untold):
+        drawn, *_ = draw_runtimes(
+            known.model, known.tasks, NO_PROGRESS.observed, 500, np.random.default_rng(1)
+        )
+        spread.append(float(np.std(np.log(drawn[:, -1]))))
+    # Between executions levels differ by 0.1 before anything is known, or 0.11 with the mean's.
+    assert spread[0] < 0.2 < spread[1]
+
+
+def test_a_run_that_was_stopped_had_as_many_tasks_as_its_campaign(tmp_path: Path) -> None:
+    """A campaign of three parts is another size beside one of 73 tasks of which four ended."""
+    known = known_runtimes(campaign(*["part"] * 3, "gather"), ["here"], probed(tmp_path, tasks=73))
+
+    assert known.basis == "other size"

@@ -167,6 +167,19 @@ def test_facts_of_an_execution_are_kept_once(tmp_path: Path) -> None:
     assert summarise_kinds(history.observations_of(["align"]))[0]["observations"] == 2
 
 
+def test_the_size_of_an_execution_is_kept_and_forgotten_with_it(tmp_path: Path) -> None:
+    """An execution of which some tasks were observed is no smaller for that."""
+    history = History(tmp_path / "history.sqlite")
+    history.add([seen("a", execution="old")])
+    assert history.observations_of(["align"]).sizes == {}
+    history.add([seen("a"), seen("b")], [ExecutionFacts(name="run-1", tasks=73)])
+
+    assert history.observations_of(["align"]).sizes == {"run-1": 73}
+    history.forget(Selection(execution="run-1"))
+    assert history.observations_of(["align"]).sizes == {}
+    assert history.total() == 1
+
+
 # Files that are no history.
 
 

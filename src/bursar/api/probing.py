@@ -223,8 +223,9 @@ def probe_campaign(
         if chosen.whole:
             measured = _measure(folder, whole, site, chosen.whole, most, progress)
         if chosen.partial:
-            part = _alone(campaign, chosen.partial)
-            alone = _measure_alone(Path(place), part, site, most, folder, progress)
+            alone = _measure_alone(
+                Path(place), campaign, chosen.partial, site, most, folder, progress
+            )
             alone = alone.renumbered(chosen.partial)
         seconds = time.monotonic() - began
     ends = measured.outcomes
@@ -287,10 +288,15 @@ def _alone(campaign: Campaign, numbers: Sequence[int]) -> Campaign:
 
 @contextmanager
 def _throwaway(
-    place: Path, campaign: Campaign, site: SiteFacts, ahead: ReusingCampaign | None = None
+    place: Path,
+    campaign: Campaign,
+    site: SiteFacts,
+    ahead: ReusingCampaign | None = None,
+    *,
+    part_of: int = 0,
 ) -> Iterator[RunFolder]:
     """Make the folder of a run that is deleted again, with the results that are reused."""
-    with RunFolder.create(place, campaign, (site,), argv=[]) as folder:
+    with RunFolder.create(place, campaign, (site,), argv=[], part_of=part_of) as folder:
         if ahead is not None and ahead.origin[1]:
             ahead.take_over(folder)
         yield folder
@@ -298,7 +304,8 @@ def _throwaway(
 
 def _measure_alone(
     place: Path,
-    campaign: Campaign,
+    whole: Campaign,
+    chosen: Sequence[int],
     site: SiteFacts,
     processors: int,
     files: RunFolder,
@@ -310,9 +317,11 @@ def _measure_alone(
     What waits reads programs from disk, as a rule, which the second finds in memory.
     """
     cost, again = 0.0, True
-    numbers = range(len(campaign.workflow.tasks))
+    campaign = _alone(whole, chosen)
+    numbers = range(len(chosen))
     while True:
-        with _throwaway(place, campaign, site) as folder:
+        part_of = len(whole.workflow.tasks)
+        with _throwaway(place, campaign, site, part_of=part_of) as folder:
             shutil.copytree(files.files, folder.files, symlinks=True, dirs_exist_ok=True)
         found = _measure(folder, campaign, site, numbers, processors, progress)
         cost += found.cost

@@ -93,8 +93,10 @@ class KnownRuntimes:
     def same_size(self) -> bool:
         """Whether the earlier executions had about as many tasks of each kind."""
         counts = np.bincount(self.tasks.kind, minlength=len(self.kinds))
+        total = len(self.tasks.kind)
         return all(
-            0.8 <= count / own.tasks <= 1.25
+            # Where nobody has seen how many of the kind there were, all kinds together tell.
+            0.8 <= (count / own.tasks if own.tasks else total / np.exp(own.size)) <= 1.25
             for count, own in zip(counts.tolist(), self.model.kinds, strict=False)
             if count and own.executions
         )
@@ -181,7 +183,8 @@ def known_runtimes(
         _arrays(siblings, near, executions, site_numbers, near_kind),
         _arrays(others, rest, executions, site_numbers, of_foreign[others.kind[rest]]),
     )
-    model = learn_runtimes(columns, len(kinds) + OTHERS, len(site_numbers))
+    sizes = {at: own.sizes[name] for name, at in executions.items() if name in own.sizes}
+    model = learn_runtimes(columns, len(kinds) + OTHERS, len(site_numbers), sizes)
     return KnownRuntimes(
         model=model,
         tasks=CampaignTasks(

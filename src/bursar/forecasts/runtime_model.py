@@ -14,8 +14,9 @@ References
    chi-squared prior of a variance) and 5 (hierarchical models).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,9 @@ ALONE = 0.03
 
 SIZE_EFFECT = 0.25
 """Deviation that a level changes by for each factor e between campaigns' numbers of tasks."""
+
+WHOLE = 0.8
+"""Share of an execution's tasks from which on it shows how many tasks of each kind there are."""
 
 POOL = 500
 """Deviations of tasks of a kind that are kept, at most."""
@@ -142,9 +146,10 @@ class KindModel:
     executions
         Number of executions that these are of.
     tasks
-        Number of tasks of an execution, on average.
+        Number of tasks of an execution, on average; 0: no execution was observed whole.
     size
-        Logarithm of the number of tasks of all kinds in an execution, on average.
+        Logarithm of the number of tasks of all kinds in an execution, on average. A probe is as
+        large as its campaign.
     """
 
     level: float | None = None
@@ -193,7 +198,9 @@ class RuntimeModel:
     freedom: float = WEIGHT_BETWEEN
 
 
-def learn_runtimes(columns: RuntimeColumns, kinds: int, sites: int) -> RuntimeModel:
+def learn_runtimes(
+    columns: RuntimeColumns, kinds: int, sites: int, sizes: Mapping[int, int] = MappingProxyType({})
+) -> RuntimeModel:
     """
     Learn the run times of kinds of tasks from executions that have ended.
 
@@ -203,6 +210,9 @@ def learn_runtimes(columns: RuntimeColumns, kinds: int, sites: int) -> RuntimeMo
         What was observed. Attempts that were cut off count by the time that they ran at least.
     kinds, sites
         Number of kinds and of sites; some may be without observations.
+    sizes
+        Number of tasks of the campaign by the number of the execution; where it is not told, as
+        many as were observed.
     """
     good = columns.work > 0
     columns = columns.rows(good)
@@ -217,8 +227,11 @@ def learn_runtimes(columns: RuntimeColumns, kinds: int, sites: int) -> RuntimeMo
             rest[rows] -= fits[kind].effect(columns.features[rows])
     site_effect, site_unsure = _site_effects(columns, rest, members, sites)
     rest -= site_effect[columns.site]
-    sizes = np.log(np.maximum(np.bincount(columns.execution), 1))
-    levels = [_levels(rest[rows], columns.execution[rows], sizes) for rows in members]
+    executions = int(columns.execution.max()) + 1 if len(columns.execution) else 0
+    observed = np.bincount(columns.execution[ended], minlength=executions)
+    told = np.array([max(sizes.get(at, 1), int(seen)) for at, seen in enumerate(observed)])
+    whole = observed >= WHOLE * told
+    levels = [_levels(rest[rows], columns.execution[rows], told, whole) for rows in members]
     priors = _priors(columns, members, levels)
     error, unsure = _estimate_error(columns, y, members)
     other_kind, other_unsure = _other_kinds(columns)
@@ -260,30 +273,33 @@ class _Levels:
     """
     Executions of one kind: their levels, numbers of tasks, and deviations from the levels.
 
-    And the logarithms of the numbers of tasks of all kinds.
+    And the logarithms of the numbers of tasks of all kinds, and whether all these were observed.
     """
 
     means: FloatArray
     counts: FloatArray
     deviations: FloatArray
     sizes: FloatArray
+    whole: BoolArray
 
 
-def _levels(rest: FloatArray, executions: IntArray, sizes: FloatArray) -> _Levels:
+def _levels(rest: FloatArray, executions: IntArray, sizes: IntArray, whole: BoolArray) -> _Levels:
     """
     Return the level of each execution of a kind: the median of its tasks.
 
     Some tasks of a kind end at once, with nothing to do; they would draw a mean far down.
     """
     if not len(rest):
-        return _Levels(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0))
+        none = np.zeros(0)
+        return _Levels(none, none, none, none, np.zeros(0, np.bool_))
     present, place = np.unique(executions, return_inverse=True)
     counts = np.bincount(place).astype(np.float64)
     means = np.array([np.median(rest[place == at]) for at in range(len(counts))])
     several = counts[place] > 1
     # Deviations from the middle of n are too small by the root of (n - 1) / n.
     widen = np.sqrt(counts / np.maximum(counts - 1, 1))[place]
-    return _Levels(means, counts, ((rest - means[place]) * widen)[several], sizes[present])
+    deviations = ((rest - means[place]) * widen)[several]
+    return _Levels(means, counts, deviations, np.log(sizes[present]), whole[present])
 
 
 def robust_deviation(deviations: FloatArray) -> float:
@@ -451,6 +467,6 @@ def _kind_model(
         failures=failures,
         observed=observed,
         executions=n,
-        tasks=float(levels.counts.mean()),
+        tasks=float(levels.counts[levels.whole].mean()) if levels.whole.any() else 0.0,
         size=float(levels.sizes.mean()),
     )

@@ -1,13 +1,14 @@
 """Observations of a history as arrays, and how these are read from the file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bursar.history.encoding import MICRO, STATUS_CODES, ParameterNames
 from bursar.history.observation import CENSORED, TaskObservation
+from bursar.history.writing import read_sizes
 from bursar.model.task import Status, Value
 from bursar.sqlite_file import LockWaitingConnection
 
@@ -67,6 +68,8 @@ class ObservationColumns:
         Seconds since the epoch; 0 where unknown.
     parameters
         Values of each observation by name; None unless they were asked for.
+    sizes
+        Number of tasks of whole campaigns by the name of the execution, where it is known.
     """
 
     kinds: tuple[str, ...]
@@ -89,6 +92,7 @@ class ObservationColumns:
     processor_seconds: FloatArray
     start: FloatArray
     parameters: Sequence[Mapping[str, Value]] | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -135,13 +139,13 @@ def columns_of(
     """
     names: dict[str, dict[str, int]] = {"template": {}, "execution": {}, "site": {}}
     numbers: dict[str, IntArray] = {}
-    for field, index in names.items():
-        found = [index.setdefault(getattr(one, field), len(index)) for one in observations]
-        numbers[field] = np.array(found, dtype=np.int64)
+    for column, index in names.items():
+        found = [index.setdefault(getattr(one, column), len(index)) for one in observations]
+        numbers[column] = np.array(found, dtype=np.int64)
     of_kind = {name: number for number, name in enumerate(kinds)}
 
-    def numeric(field: str) -> FloatArray:
-        values = [getattr(one, field) for one in observations]
+    def numeric(column: str) -> FloatArray:
+        values = [getattr(one, column) for one in observations]
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
     used = [
@@ -201,6 +205,7 @@ def joined_columns(first: ObservationColumns, second: ObservationColumns) -> Obs
         executions=named["executions"],
         sites=named["sites"],
         parameters=values,
+        sizes={**second.sizes, **first.sizes},
         **arrays,
     )
 
@@ -265,6 +270,7 @@ def read_columns(
         processor_seconds=_known(table["processor_seconds"]) / MICRO,
         start=table["start"] / MICRO,
         parameters=values if parameters else None,
+        sizes={} if db is None else read_sizes(db),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from bursar.history.encoding import MICRO, STATUSES, ParameterNames
 from bursar.history.forecast_records import delete_lost_forecasts
 from bursar.history.observation import TaskObservation
+from bursar.history.writing import delete_lost_sizes
 from bursar.sqlite_file import LockWaitingConnection
 
 
@@ -121,6 +122,7 @@ def delete_selected(db: LockWaitingConnection, selection: Selection) -> None:
             f"(SELECT {column} FROM observations WHERE {column} IS NOT NULL)"
         )
     delete_lost_forecasts(db)
+    delete_lost_sizes(db)
 
 
 def _seconds(micros: int | None) -> float | None:

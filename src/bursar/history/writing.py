@@ -17,6 +17,13 @@ from bursar.sqlite_file import LockWaitingConnection
 KEEP_ROWS = 100_000
 """Observations of a kind that are kept by default, the newest."""
 
+_SIZES = "CREATE TABLE IF NOT EXISTS sizes (execution INTEGER PRIMARY KEY, tasks INTEGER NOT NULL)"
+"""
+Numbers of tasks of executions. A file of an earlier Bursar gets the table with the first of them.
+"""
+
+_HAS_SIZES = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'sizes'"
+
 _VALUES = f"INTO observations VALUES (NULL,{','.join('?' * 19)})"
 
 
@@ -36,6 +43,9 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
         Seconds since the epoch; 0 when unknown.
     site_kinds
         Kind of each site by name, as far as it is known.
+    tasks
+        Number of tasks of the whole campaign, of which a probe or a run that was stopped has
+        observed some; 0 when unknown.
     """
 
     name: str
@@ -43,6 +53,7 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
     source: str = "run"
     begun: float = 0.0
     site_kinds: Mapping[str, str] = {}
+    tasks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +103,12 @@ class ObservationWriter:
                 msgspec.json.encode(facts.site_kinds, order="sorted").decode(),
             ),
         )
+        if facts.tasks:
+            self._db.execute(_SIZES)
+            self._db.execute(
+                "INSERT OR REPLACE INTO sizes VALUES (?,?)",
+                (self.number_of(facts.name), facts.tasks),
+            )
 
     def number_of(self, execution: str) -> int:
         """Return the number of an execution that was noted."""
@@ -196,6 +213,21 @@ class ObservationWriter:
 
 def _micros(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * MICRO)
+
+
+def read_sizes(db: LockWaitingConnection) -> dict[str, int]:
+    """Return the number of tasks of each execution that told it, by the execution's name."""
+    if not db.execute(_HAS_SIZES).get:
+        return {}
+    return dict(
+        db.execute("SELECT e.name, s.tasks FROM sizes s JOIN executions e ON e.id = s.execution")
+    )
+
+
+def delete_lost_sizes(db: LockWaitingConnection) -> None:
+    """Delete the sizes of executions that are forgotten, within a transaction."""
+    if db.execute(_HAS_SIZES).get:
+        db.execute("DELETE FROM sizes WHERE execution NOT IN (SELECT id FROM executions)")
 
 
 def digest_secret(db: LockWaitingConnection) -> bytes:

@@ -144,6 +144,8 @@ class RunManifest(msgspec.Struct, kw_only=True):
         Project by whose weight it shares this machine with other runs; empty: none.
     history
         File of the history that its tasks are added to, or ``none``; empty: the user's.
+    part_of
+        Number of tasks of the campaign of which some are measured here; 0: this is all of it.
     forecast
         The last forecast that was journalled; None: none.
     """
@@ -167,6 +169,7 @@ class RunManifest(msgspec.Struct, kw_only=True):
     reused: int = 0
     project: str = ""
     history: str = ""
+    part_of: int = 0
     finished: float | None = None
     forecast: ForecastFan | None = None
 
@@ -246,6 +249,7 @@ class RunFolder:
         reused: tuple[str, int] = ("", 0),
         project: str = "",
         history: str = "",
+        part_of: int = 0,
     ) -> "Iterator[RunFolder]":
         """
         Make the folder of a new run under ``base``, as a context for filling the folder.
@@ -257,7 +261,7 @@ class RunFolder:
         ----------
         reused
             Name of the earlier run of which results are taken, and how many.
-        history
+        history, part_of
             See :class:`RunManifest`.
 
         Raises
@@ -306,6 +310,7 @@ class RunFolder:
                     reused=reused[1],
                     project=project,
                     history=history,
+                    part_of=part_of,
                 )
             )
         except BaseException:

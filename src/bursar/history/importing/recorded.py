@@ -59,7 +59,13 @@ def observe_workflow(campaign: Campaign, path: str, digest: str) -> ImportedLog:
         except ValueError as error:
             log.problems.append(InputError(str(error), where=f"{path}: task {task.id}"))
     log.executions.append(
-        ExecutionFacts(name=execution, campaign=campaign.name, source="wfformat", begun=begun)
+        ExecutionFacts(
+            name=execution,
+            campaign=campaign.name,
+            source="wfformat",
+            begun=begun,
+            tasks=len(campaign.workflow.tasks),
+        )
     )
     return log
 

@@ -62,7 +62,7 @@ class RunForecast:
         """The forecast; None where none is made."""
         if environment.is_forecast:
             name = execution_name(folder, info)
-            facts = execution_facts(name, info.campaign, info.created, info.sites)
+            facts = execution_facts(name, info)
             self.live = LiveForecast(
                 campaign, info.sites, environment.history, facts, tell, environment.sites
             )

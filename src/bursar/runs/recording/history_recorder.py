@@ -34,15 +34,14 @@ def execution_name(folder: RunFolder, info: RunManifest) -> str:
     return f"{folder.name}@{made[:8]}"
 
 
-def execution_facts(
-    name: str, campaign: str, begun: float, sites: Sequence[SiteFacts]
-) -> ExecutionFacts:
+def execution_facts(name: str, info: RunManifest) -> ExecutionFacts:
     """Return what a history keeps of a run."""
     return ExecutionFacts(
         name=name,
-        campaign=campaign,
-        begun=begun,
-        site_kinds={site.name: site.kind for site in sites},
+        campaign=info.campaign,
+        begun=info.created,
+        site_kinds={site.name: site.kind for site in info.sites},
+        tasks=info.part_of or info.tasks,
     )
 
 
@@ -142,7 +141,7 @@ def run_recorder(
     """Return the recorder of one incarnation of a run."""
     name = execution_name(folder, info)
     observer = _observer(name, folder, info, campaign)
-    facts = execution_facts(name, info.campaign, info.created, info.sites)
+    facts = execution_facts(name, info)
     return HistoryRecorder(history, facts, observer, tell, is_new=info.state == "new")
 
 
@@ -163,7 +162,8 @@ def calls_recorder(
     """
     name = f"{name}@{secrets.token_hex(4)}"
     observer = RunObserver(name, tasks, sites, parents=None, templates={})
-    facts = execution_facts(name, "", time.time(), sites)
+    site_kinds = {site.name: site.kind for site in sites}
+    facts = ExecutionFacts(name=name, begun=time.time(), site_kinds=site_kinds)
     return HistoryRecorder(history_to_write(chosen), facts, observer, warn_on_stderr)
 
 
@@ -190,7 +190,7 @@ def observe_run(record: RunRecord) -> tuple[list[TaskObservation], ExecutionFact
         batch = attempts[start : start + _BATCH]
         seconds = max(1.0, batch[-1].outcome.end - batch[0].outcome.end)
         found += observer.observe_sample(batch, int(MOST_A_SECOND * seconds))
-    return found, execution_facts(name, info.campaign, info.created, info.sites)
+    return found, execution_facts(name, info)
 
 
 def complete_history(history: History, record: RunRecord) -> None:
