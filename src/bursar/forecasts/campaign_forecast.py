@@ -56,8 +56,8 @@ class CampaignForecast:
     cost
         Currency units in all; None where a price is unknown.
     basis
-        What the run times are known from: ``"history"``, ``"other size"`` (a history of campaigns
-        with another number of tasks), ``"estimates"`` (the user's) or ``"nothing"``.
+        What the run times are known from: ``"history"``, ``"other size"`` (campaigns with another
+        number of tasks, or parts of one), ``"estimates"`` (the user's) or ``"nothing"``.
     observed, executions
         Number of earlier tasks and executions that this rests on.
     waiting

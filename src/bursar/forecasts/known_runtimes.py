@@ -119,9 +119,16 @@ class KnownRuntimes:
 
     @property
     def basis(self) -> str:
-        """Word for what the run times are known from, by which forecasts are scored apart."""
+        """
+        Word for what the run times are known from, by which forecasts are scored apart.
+
+        Of a probe and of a run that was stopped only a part was observed. Forecasts from these miss
+        as those from campaigns of another size do, rather than as those from whole executions.
+        """
         if self.executions:
-            return "history" if self.same_size else "other size"
+            own = self.model.kinds[: len(self.kinds)]
+            whole = all(one.tasks > 0 for one in own if one.executions)
+            return "history" if whole and self.same_size else "other size"
         return "estimates" if np.isfinite(self.tasks.estimate).any() else "nothing"
 
 
