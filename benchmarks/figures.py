@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -163,6 +164,27 @@ class Benchmark:
         """Note a part that cannot be measured here, with the reason, and say so."""
         print(f"*** LEFT OUT: {what} ***", flush=True)
         self.skipped.append(what)
+
+    def keep_others(self, earlier: dict[str, Any]) -> None:
+        """
+        Keep the tables of an earlier measurement that were not measured now, in their order.
+
+        Parameters
+        ----------
+        earlier
+            What :meth:`write` wrote. Titles are compared up to the first figure.
+        """
+        made = {re.split(r"\d", one.title)[0]: one for one in self.tables}
+        kept = []
+        for old in earlier["tables"]:
+            found = made.pop(re.split(r"\d", old["title"])[0], None)
+            if found is None:
+                found = Table(old["title"], tuple(old["columns"]))
+                found.rows.extend(tuple(row) for row in old["rows"])
+                self.skipped.append(f"kept of commit {earlier['commit']}: {old['title']}")
+            kept.append(found)
+        self.tables = [*kept, *made.values()]
+        self.skipped += [text for text in earlier["skipped"] if text not in self.skipped]
 
     def write(self) -> None:
         """Write the tables where the command line said."""

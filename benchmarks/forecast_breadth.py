@@ -14,6 +14,8 @@ test cluster
     the forecasts are those that the runs kept in their history.
 cold start
     Nothing is known, and the first 2 % of the tasks run alone before all else.
+probe
+    A few tasks of each kind of another execution are known, and perhaps how many tasks it had.
 a tenth done
     What a tenth of the tasks says, by what else is known, and what the best forecast could be.
 constants
@@ -22,19 +24,21 @@ constants
 Use::
 
     python benchmarks/forecast_breadth.py [--data FOLDER] [--quick | --smallest] [--json FILE]
+        [--only load cold probe tenth constants slurm examples]    # keeps the file's other tables
 """
 
 import argparse
 import heapq
+import json
 import os
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from figures import Benchmark, Table
@@ -47,7 +51,7 @@ from bursar.cluster.simulation import simulate
 from bursar.compiling import prefer_machine_code
 from bursar.forecasts import runtime_draws, runtime_model
 from bursar.forecasts.campaign_forecast import CampaignForecaster
-from bursar.forecasts.known_runtimes import known_runtimes
+from bursar.forecasts.known_runtimes import family_of, known_runtimes
 from bursar.formats.trace_files import read_swf
 from bursar.history.forecast_records import GRID
 from bursar.history.store import History
@@ -90,6 +94,7 @@ FOLLOWED, SCORED, WARM_UP = 5, 0.1, 2000
 MIDDLE_ERROR = 0.674
 """Median of the absolute value of a standard normal variable."""
 COLD = 0.02
+PARTS = ("load", "cold", "probe", "tenth", "constants", "slurm", "examples")
 DRIFTS, SIZES, OTHERS = (0.5, 1.0, 2.0), (0.1, 0.25, 0.5), (0.1, 0.3, 1.0)
 """Constants that are tried: those that the model has are the middle ones."""
 
@@ -304,6 +309,77 @@ def cold_start(
             yield own.workflow, cost, trial
 
 
+# A probe.
+
+
+def few_of_each(own: Execution, each: int, random: np.random.Generator) -> Execution:
+    """Return an execution of which only so many tasks of each kind were observed."""
+    members: dict[str, list[int]] = defaultdict(list)
+    for at, task in enumerate(own.campaign.workflow.tasks):
+        members[task.name].append(at)
+    chosen = sorted(at for found in members.values() for at in random.permutation(found)[:each])
+    part = tuple(replace(own.campaign.workflow.tasks[at], after=(), inputs=()) for at in chosen)
+    return replace(
+        own,
+        campaign=replace(own.campaign, workflow=Workflow(part)),
+        seconds=own.seconds[chosen],
+        busy=own.busy[chosen],
+        sizes=own.sizes[chosen],
+    )
+
+
+def after_probe(
+    executions: dict[str, Execution],
+    platforms: Sequence[Sequence[int]],
+    draws: int,
+    each: int,
+    told: bool,
+) -> Iterator[Trial]:
+    """
+    Forecast executions from a few tasks of another execution of their size.
+
+    Parameters
+    ----------
+    told
+        Whether it is known of how many tasks these are a part.
+    """
+    for number, (name, own) in enumerate(executions.items()):
+        random = np.random.default_rng([SEED, number])
+        same = [n for n, one in executions.items() if one.size == own.size and n != name]
+        if not same:
+            continue
+        other = str(random.permutation(same)[0])
+        earlier = {other: few_of_each(executions[other], each, random)}
+        foreign = {n: one for n, one in executions.items() if one.workflow != own.workflow}
+        source = RecordedHistory(earlier | foreign, {other: len(own.seconds)} if told else None)
+        known = known_runtimes(own.campaign, ["site0", "site1"], source)
+        expected = known.medians()
+        rank = upward_ranks(own.campaign.workflow, np.where(np.isfinite(expected), expected, 1.0))
+        for platform in platforms:
+            speeds = forecasts.SPEEDS[: len(platform)]
+            names = [f"site{at}" for at in range(len(platform))]
+            truth = schedule(own.campaign.workflow, own.seconds, rank, platform, speeds)
+            for share in (0.0, 0.1):
+                progress = forecasts.progress_at(known, share, truth)
+                forecaster = CampaignForecaster(
+                    own.campaign.workflow,
+                    known,
+                    progress,
+                    draws=draws,
+                    seed=int(random.integers(2**31)),
+                )
+                forecast = forecaster.of_plan(
+                    _purchases(platform), _placements(rank), dict(zip(names, speeds, strict=True))
+                )
+                basis = f"{each} of each kind" + (STARTED if share else "")
+                end = float(truth[2].max())
+                yield Trial(
+                    *(name, own.workflow, basis, forecast.end.draws, progress.now, end),
+                    known_from=known.basis,
+                    share=share,
+                )
+
+
 # What a tenth says.
 
 
@@ -327,43 +403,165 @@ def with_estimates(executions: dict[str, Execution]) -> dict[str, Execution]:
     return found
 
 
-def best_possible(
-    executions: dict[str, Execution], platforms: Sequence[Sequence[int]]
-) -> list[tuple[str, list[float], float]]:
+class _Begun(NamedTuple):
     """
-    Return the errors of a forecast that knows all tasks of kinds that have begun, to the second.
+    An execution on a platform when a tenth of its tasks has ended.
 
-    Of the other kinds it knows nothing, and takes their tasks to be some factor of the mean of
-    those that are known: for each of many factors, the errors of all campaigns. And, for the kind
-    with most time left, the median error of a mean of logarithms of the tasks that have ended,
-    where the deviation of the kind is known: infinite where none has.
+    Parameters
+    ----------
+    kinds
+        Number of the kind of each task.
+    rank, speeds
+        Order of the tasks, and speeds of the sites.
+    truth
+        See :func:`forecasts.schedule`.
+    now
+        Seconds since the begin.
+    begun
+        Whether a task of its kind has begun, for each task.
     """
-    factors = np.exp(np.linspace(-7, 2, 37))
-    errors: list[tuple[str, list[float], float]] = []
+
+    name: str
+    platform: Sequence[int]
+    kinds: np.ndarray
+    rank: np.ndarray
+    speeds: Sequence[float]
+    truth: tuple[np.ndarray, np.ndarray, np.ndarray]
+    now: float
+    begun: np.ndarray
+
+
+def _begun(
+    name: str, executions: dict[str, Execution], platform: Sequence[int], rank: np.ndarray
+) -> _Begun:
+    own = executions[name]
+    tasks = own.campaign.workflow.tasks
+    kinds = np.unique([family_of(task.name) for task in tasks], return_inverse=True)[1]
+    speeds = forecasts.SPEEDS[: len(platform)]
+    truth = schedule(own.campaign.workflow, own.seconds, rank, platform, speeds)
+    now = float(np.sort(truth[2])[max(1, int(np.ceil(0.1 * len(rank)))) - 1])
+    begun = np.isin(kinds, np.unique(kinds[truth[1] < now]))
+    return _Begun(name, platform, kinds, rank, speeds, truth, now, begun)
+
+
+class Bound(NamedTuple):
+    """
+    What forecasters tell of one campaign's end that know more than any user's can.
+
+    Parameters
+    ----------
+    end
+        The truth, seconds.
+    told
+        Draws of the end by what the forecaster knows: :data:`ORACLES`.
+    chance
+        Median error of a mean of logarithms of the tasks that have ended, of the kind with most
+        time left, where the deviation of the kind is known: infinite where none has.
+    """
+
+    workflow: str
+    end: float
+    told: dict[str, np.ndarray]
+    chance: float
+
+
+ORACLES = ("begun", "begun, user's word", "begun to the second")
+"""
+The distribution of each kind that has begun in this execution, without which task takes how long;
+this and the user's estimates of the others; and each task of these kinds to the second.
+"""
+
+
+def best_possible(
+    executions: dict[str, Execution],
+    stated: dict[str, Execution],
+    platforms: Sequence[Sequence[int]],
+    draws: int,
+) -> list[Bound]:
+    """
+    Return what could be told when a tenth of the tasks has ended.
+
+    A kind that has not begun takes, beside the mean of those that have, what a kind of another
+    workflow has taken, any workflow as likely as another; or its estimate, which is wrong by a
+    factor of 0.3 to 3.
+    """
+    random = np.random.default_rng([SEED, 4])
+    at: list[_Begun] = []
+    beside: dict[str, list[float]] = defaultdict(list)
     for name, own in executions.items():
         _, rank = _known(name, executions, [])
-        workflow = own.campaign.workflow
-        kinds = np.unique([task.name for task in workflow.tasks], return_inverse=True)[1]
         for platform in platforms:
-            speeds = forecasts.SPEEDS[: len(platform)]
-            truth = schedule(workflow, own.seconds, rank, platform, speeds)
-            now = float(np.sort(truth[2])[max(1, int(np.ceil(0.1 * len(rank)))) - 1])
-            begun = np.isin(kinds, np.unique(kinds[truth[1] < now]))
-            mean = own.seconds[begun].mean()
-            end = float(truth[2].max())
-            found = []
-            for factor in factors:
-                guess = np.where(begun, own.seconds, factor * mean)
-                told = schedule(workflow, guess, rank, platform, speeds)[2].max()
-                found.append(abs(max(float(told), now) / end - 1))
-            ended = truth[2] <= now
-            left = np.bincount(kinds, weights=np.where(ended, 0.0, own.seconds))
-            most = kinds == int(left.argmax())
-            count = int((most & ended).sum())
-            deviation = float(np.std(np.log(own.seconds[most])))
-            chance = MIDDLE_ERROR * deviation / np.sqrt(count) if count else np.inf
-            errors.append((own.workflow, found, chance))
-    return errors
+            seen = _begun(name, executions, platform, rank)
+            at.append(seen)
+            mean = own.seconds[seen.begun].mean()
+            for kind in np.unique(seen.kinds[~seen.begun]):
+                others = own.seconds[seen.kinds == kind].mean()
+                beside[own.workflow].append(float(np.log(others / mean)))
+    found = []
+    for seen in at:
+        own = executions[seen.name]
+        words = np.array([task.runtime for task in stated[seen.name].campaign.workflow.tasks])
+        # A workflow alone has no others: its kinds are as long as each other.
+        pools = [v for name, v in beside.items() if name != own.workflow] or [[0.0]]
+        told: dict[str, list[float]] = {oracle: [] for oracle in ORACLES}
+        for _ in range(draws):
+            drawn = _unlike_which(own, seen, random)
+            hidden, worded = np.zeros(len(words)), np.zeros(len(words))
+            for kind in np.unique(seen.kinds[~seen.begun]):
+                here = seen.kinds == kind
+                pool = pools[random.integers(len(pools))]
+                hidden[here] = own.seconds[seen.begun].mean() * np.exp(random.choice(pool))
+                worded[here] = words[here] * np.exp(random.uniform(-np.log(3), -np.log(0.3)))
+            for oracle, known, guessed in (
+                (ORACLES[0], drawn, hidden),
+                (ORACLES[1], drawn, worded),
+                (ORACLES[2], own.seconds, hidden),
+            ):
+                seconds = np.where(seen.begun, known, guessed)
+                ends = schedule(
+                    own.campaign.workflow, seconds, seen.rank, seen.platform, seen.speeds
+                )[2]
+                told[oracle].append(max(float(ends.max()), seen.now))
+        found.append(
+            Bound(
+                own.workflow,
+                float(seen.truth[2].max()),
+                {oracle: np.array(ends) for oracle, ends in told.items()},
+                _chance(own, seen),
+            )
+        )
+    return found
+
+
+def _unlike_which(own: Execution, seen: _Begun, random: np.random.Generator) -> np.ndarray:
+    """Return run times of tasks of begun kinds, drawn from all of their kind in this execution."""
+    site, start, end = seen.truth
+    drawn = own.seconds.copy()
+    for task in np.flatnonzero(seen.begun & (end > seen.now)):
+        times = own.seconds[seen.kinds == seen.kinds[task]]
+        if start[task] < seen.now:
+            elapsed = (seen.now - start[task]) * seen.speeds[site[task]]
+            times = times[times >= min(elapsed, times.max())]
+        drawn[task] = random.choice(times)
+    return drawn
+
+
+def _chance(own: Execution, seen: _Begun) -> float:
+    ended = seen.truth[2] <= seen.now
+    left = np.bincount(seen.kinds, weights=np.where(ended, 0.0, own.seconds))
+    most = seen.kinds == int(left.argmax())
+    count = int((most & ended).sum())
+    deviation = float(np.std(np.log(own.seconds[most])))
+    return MIDDLE_ERROR * deviation / np.sqrt(count) if count else float("inf")
+
+
+def errors_in_hindsight(bounds: Sequence[Bound], oracle: str) -> np.ndarray:
+    """Return the error of each campaign, by the quantile that turns out best for all of them."""
+    shares = np.linspace(0.05, 0.95, 19)
+    errors = np.array(
+        [np.abs(np.quantile(one.told[oracle], shares) / one.end - 1) for one in bounds]
+    )
+    return np.asarray(errors[:, np.median(errors, axis=0).argmin()])
 
 
 # Constants that are chosen on the other workflows.
@@ -644,34 +842,47 @@ def cold(bench: Benchmark, executions: dict[str, Execution], platforms: Any, dra
         )
 
 
+def probe(bench: Benchmark, executions: dict[str, Execution], platforms: Any, draws: int) -> None:
+    """Show what it is worth to know of how many tasks those that were observed are a part."""
+    table = _coverage_table(bench, "After a probe, for a user without scores")
+    for each in (2, 8):
+        for label, told in (("taken for a whole campaign", False), ("known as a part", True)):
+            trials = list(after_probe(executions, platforms, draws, each, told))
+            _add_coverage(table, f"{label}, plain", score_plain(trials))
+            _add_coverage(table, f"{label}, first", score_plain(trials, prior=True))
+
+
 def tenth(bench: Benchmark, executions: dict[str, Execution], platforms: Any, draws: int) -> None:
     """Show the error after a tenth of the tasks, by what else is known."""
     table = bench.table(
         "A tenth of the tasks done: median error of the 50 % figure, corrected",
-        *("workflow", "nothing else", "user's word", "another size", "1 run", "2 runs", "4 runs"),
-        *("kinds begun known", "from the ended alone"),
+        *("workflow", "nothing else", "bound", "user's word", "bound, user's word"),
+        *("another size", "1 run", "2 runs", "4 runs"),
+        *("begun to the second", "from the ended alone"),
     )
     orders = bench.of(10, 3, 2)
     plain, _ = score_corrected(list(_all_trials(executions, platforms, draws)), orders)
     stated = with_estimates(executions)
     mine = [one for one in _all_trials(stated, platforms, draws) if one.basis == NOTHING + STARTED]
     told = score_corrected(mine, orders)[0][NOTHING + STARTED]
-    best = best_possible(executions, platforms)
-    errors = np.array([found for _, found, _ in best])
-    sampled = [(name, chance) for name, _, chance in best if np.isfinite(chance)]
+    bounds = best_possible(executions, stated, platforms, bench.of(60, 20, 5))
+    errors = {oracle: errors_in_hindsight(bounds, oracle) for oracle in ORACLES}
     for workflow in (*sorted({one.workflow for one in executions.values()}), None):
-        rows = np.array([workflow in (None, name) for name, _, _ in best])
+        rows = np.array([workflow in (None, one.workflow) for one in bounds])
+        best = {oracle: float(np.median(found[rows])) for oracle, found in errors.items()}
         cells: list[float | None] = [
             plain[NOTHING + STARTED].median(plain[NOTHING + STARTED].error, workflow),
+            best[ORACLES[0]],
             told.median(told.error, workflow),
+            best[ORACLES[1]],
         ]
         for basis in (OTHER, ONE, TWO, FOUR):
             score = plain.get(basis + STARTED)
             value = float("nan") if score is None else score.median(score.error, workflow)
             cells.append(None if np.isnan(value) else value)
-        # With hindsight: the factor that is best for these campaigns.
-        cells.append(float(np.median(errors[rows], axis=0).min()))
-        chances = [chance for name, chance in sampled if workflow in (None, name)]
+        cells.append(best[ORACLES[2]])
+        chances = [one.chance for one, mine in zip(bounds, rows, strict=True) if mine]
+        chances = [chance for chance in chances if np.isfinite(chance)]
         cells.append(float(np.median(chances)) if chances else None)
         table.add(workflow or "all", *cells)
 
@@ -681,6 +892,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, default=Path(os.environ.get("BURSAR_DATA", forecasts.DATA))
     )
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, help="measure these, keep the file's other tables"
+    )
 
 
 def main() -> None:
@@ -688,20 +902,32 @@ def main() -> None:
     bench = Benchmark(__file__, __doc__, options)
     prefer_machine_code()
     draws = bench.of(400, 200, 40)
+    chosen = bench.given.only or PARTS
     folder = bench.given.data / "executions"
     if folder.is_dir():
         executions = read_executions(folder)
         if bench.size == "smallest":
             executions = {n: one for n, one in executions.items() if one.workflow == "blast"}
         platforms = bench.of(forecasts.PLATFORMS, forecasts.PLATFORMS[1:3], ((8,),))
-        load(bench, bench.given.data, executions, draws)
-        cold(bench, executions, platforms, draws)
-        tenth(bench, executions, platforms, bench.of(200, 100, 40))
-        chosen_elsewhere(bench, executions, platforms, bench.of(200, 50, 20))
-        slurm(bench, executions)
+        parts: dict[str, Callable[[], None]] = {
+            "load": lambda: load(bench, bench.given.data, executions, draws),
+            "cold": lambda: cold(bench, executions, platforms, draws),
+            "probe": lambda: probe(bench, executions, platforms, draws),
+            "tenth": lambda: tenth(bench, executions, platforms, bench.of(200, 100, 40)),
+            "constants": lambda: chosen_elsewhere(
+                bench, executions, platforms, bench.of(200, 50, 20)
+            ),
+            "slurm": lambda: slurm(bench, executions),
+        }
+        for name, measure in parts.items():
+            if name in chosen:
+                measure()
     else:
         bench.skip(f"recorded executions: {folder} is not there")
-    examples(bench, draws)
+    if "examples" in chosen:
+        examples(bench, draws)
+    if bench.given.only and bench.given.json is not None and bench.given.json.exists():
+        bench.keep_others(json.loads(bench.given.json.read_text()))
     bench.write()
 
 

@@ -130,10 +130,18 @@ class RecordedHistory:
     A history of some executions, as arrays in memory.
 
     The class is a :class:`bursar.forecasts.known_runtimes.ObservationSource`.
+
+    Parameters
+    ----------
+    sizes
+        Number of tasks of the campaigns of which some executions are a part.
     """
 
-    def __init__(self, executions: dict[str, Execution]) -> None:
+    def __init__(
+        self, executions: dict[str, Execution], sizes: Mapping[str, int] | None = None
+    ) -> None:
         self._executions = executions
+        self._sizes = sizes or {}
 
     def kinds(self) -> list[str]:
         """Return the names of all kinds, sorted."""
@@ -182,6 +190,7 @@ class RecordedHistory:
             processor_seconds=table[:, 3],
             start=np.zeros(len(rows)),
             parameters=points if parameters else None,
+            sizes=self._sizes,
         )
 
 

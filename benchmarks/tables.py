@@ -95,12 +95,13 @@ def plot_tenth(path: Path) -> None:
     table = table_of("forecast_breadth", "A tenth", RESULTS)
     if table is None:
         return
-    known = table["columns"][1:7]
+    known = ["nothing else", "user's word", "another size", "1 run", "2 runs", "4 runs"]
+    places = [table["columns"].index(name) for name in known]
     rows = [
-        {"workflow": row[0], "known": name, "error": cell}
+        {"workflow": row[0], "known": name, "error": row[at]}
         for row in table["rows"]
-        for name, cell in zip(known, row[1:7], strict=True)
-        if cell is not None
+        for name, at in zip(known, places, strict=True)
+        if row[at] is not None
     ]
     base = altair.Chart(altair.Data(values=rows))
     marks = base.mark_point(filled=True, size=60).encode(
