@@ -119,6 +119,8 @@ class Benchmark:
         What the command line said.
     size
         How much to measure.
+    kept
+        Commit of each table that was measured earlier, by its title.
     """
 
     def __init__(
@@ -141,6 +143,7 @@ class Benchmark:
             self.size = "quick"
         self.tables: list[Table] = []
         self.skipped: list[str] = []
+        self.kept: dict[str, str] = {}
         self._load = os.getloadavg()[0]
         self._began = datetime.now(UTC)
 
@@ -181,10 +184,11 @@ class Benchmark:
             if found is None:
                 found = Table(old["title"], tuple(old["columns"]))
                 found.rows.extend(tuple(row) for row in old["rows"])
-                self.skipped.append(f"kept of commit {earlier['commit']}: {old['title']}")
+                self.kept[old["title"]] = earlier.get("kept", {}).get(
+                    old["title"], earlier["commit"]
+                )
             kept.append(found)
         self.tables = [*kept, *made.values()]
-        self.skipped += [text for text in earlier["skipped"] if text not in self.skipped]
 
     def write(self) -> None:
         """Write the tables where the command line said."""
@@ -203,6 +207,7 @@ class Benchmark:
                 "load_before": round(self._load, 1),
             },
             "skipped": self.skipped,
+            "kept": self.kept,
             "tables": [
                 {"title": one.title, "columns": one.columns, "rows": one.rows}
                 for one in self.tables

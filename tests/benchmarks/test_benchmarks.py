@@ -100,6 +100,30 @@ def test_results_that_are_kept_are_whole() -> None:
         check(found, path.stem, found["size"])
 
 
+def test_tables_that_were_not_measured_again_are_kept_with_their_commit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A long benchmark may be measured in parts; titles may differ in their figures."""
+    from figures import Benchmark
+
+    file = tmp_path / "found.json"
+    monkeypatch.setattr(sys, "argv", ["b", "--json", str(file)])
+    first = Benchmark("b.py", "B.")
+    first.table("One, 3 rounds", "what", "figure").add("a", 1.0)
+    first.table("Two", "what", "figure").add("a", 2.0)
+    first.write()
+    earlier = json.loads(file.read_text()) | {"commit": "0123456789"}
+    again = Benchmark("b.py", "B.")
+    again.table("One, 5 rounds", "what", "figure").add("a", 1.5)
+    again.keep_others(earlier)
+    again.write()
+
+    found = json.loads(file.read_text())
+    assert [one["title"] for one in found["tables"]] == ["One, 5 rounds", "Two"]
+    assert [one["rows"][0][1] for one in found["tables"]] == [1.5, 2.0]
+    assert found["kept"] == {"Two": "0123456789"}
+
+
 def figures_quoted(text: str) -> list[tuple[str, str, str]]:
     """Return program, row and figure of each ``figure<!-- benchmark program: row -->``."""
     return [
