@@ -51,6 +51,7 @@ from bursar.cluster.simulation import simulate
 from bursar.compiling import prefer_machine_code
 from bursar.forecasts import runtime_draws, runtime_model
 from bursar.forecasts.campaign_forecast import CampaignForecaster
+from bursar.forecasts.dispatch_replay import ANYWHERE, DispatchProblem, replay_dispatch
 from bursar.forecasts.known_runtimes import family_of, known_runtimes
 from bursar.formats.trace_files import read_swf
 from bursar.history.forecast_records import GRID
@@ -91,8 +92,6 @@ REPLAYED = {"blast-chameleon-small": 6, "bwa-chameleon-small": 6, "srasearch-cha
 """Executions that run under Slurm, and by what their run times are divided."""
 FOLLOWED, SCORED, WARM_UP = 5, 0.1, 2000
 """One job in so many is forecast, of these a share counts, after so many jobs."""
-MIDDLE_ERROR = 0.674
-"""Median of the absolute value of a standard normal variable."""
 COLD = 0.02
 PARTS = ("load", "cold", "probe", "tenth", "constants", "slurm", "examples")
 DRIFTS, SIZES, OTHERS = (0.5, 1.0, 2.0), (0.1, 0.25, 0.5), (0.1, 0.3, 1.0)
@@ -454,21 +453,20 @@ class Bound(NamedTuple):
         The truth, seconds.
     told
         Draws of the end by what the forecaster knows: :data:`ORACLES`.
-    chance
-        Median error of a mean of logarithms of the tasks that have ended, of the kind with most
-        time left, where the deviation of the kind is known: infinite where none has.
     """
 
     workflow: str
     end: float
     told: dict[str, np.ndarray]
-    chance: float
 
 
-ORACLES = ("begun", "begun, user's word", "begun to the second")
+KNOWN, FROM_ENDED = "bound, begun known", "bound, from the ended"
+WORD = " (word)"
+ORACLES = (FROM_ENDED, KNOWN, FROM_ENDED + WORD, KNOWN + WORD)
 """
-The distribution of each kind that has begun in this execution, without which task takes how long;
-this and the user's estimates of the others; and each task of these kinds to the second.
+The distribution of each kind that has begun is known as it is in this execution, without which task
+takes how long; or its shape is, and its level as well as tasks tell of which as many as have ended
+were chosen at random. Both also with the user's estimates of the other kinds.
 """
 
 
@@ -503,56 +501,78 @@ def best_possible(
         words = np.array([task.runtime for task in stated[seen.name].campaign.workflow.tasks])
         # A workflow alone has no others: its kinds are as long as each other.
         pools = [v for name, v in beside.items() if name != own.workflow] or [[0.0]]
-        told: dict[str, list[float]] = {oracle: [] for oracle in ORACLES}
-        for _ in range(draws):
-            drawn = _unlike_which(own, seen, random)
-            hidden, worded = np.zeros(len(words)), np.zeros(len(words))
-            for kind in np.unique(seen.kinds[~seen.begun]):
-                here = seen.kinds == kind
-                pool = pools[random.integers(len(pools))]
-                hidden[here] = own.seconds[seen.begun].mean() * np.exp(random.choice(pool))
-                worded[here] = words[here] * np.exp(random.uniform(-np.log(3), -np.log(0.3)))
-            for oracle, known, guessed in (
-                (ORACLES[0], drawn, hidden),
-                (ORACLES[1], drawn, worded),
-                (ORACLES[2], own.seconds, hidden),
-            ):
-                seconds = np.where(seen.begun, known, guessed)
-                ends = schedule(
-                    own.campaign.workflow, seconds, seen.rank, seen.platform, seen.speeds
-                )[2]
-                told[oracle].append(max(float(ends.max()), seen.now))
-        found.append(
-            Bound(
-                own.workflow,
-                float(seen.truth[2].max()),
-                {oracle: np.array(ends) for oracle, ends in told.items()},
-                _chance(own, seen),
+        mean = own.seconds[seen.begun].mean()
+        drawn = _unlike_which(own, seen, draws, random)
+        hidden = np.tile(own.seconds, (draws, 1))
+        worded = hidden.copy()
+        for kind in np.unique(seen.kinds[~seen.begun]):
+            here = seen.kinds == kind
+            chosen = random.integers(len(pools), size=draws)
+            factors = [random.choice(pools[number]) for number in chosen]
+            hidden[:, here] = mean * np.exp(factors)[:, None]
+            error = random.uniform(-np.log(3), -np.log(0.3), draws)
+            worded[:, here] = words[here][None, :] * np.exp(error)[:, None]
+        begun = seen.begun[None, :]
+        estimated = drawn * np.exp(_level_errors(own, seen, random))[None, :]
+        told = {
+            name: np.maximum(_ends(own, seen, np.where(begun, known, guessed)), seen.now)
+            for name, known, guessed in zip(
+                ORACLES,
+                (estimated, drawn, estimated, drawn),
+                (hidden, hidden, worded, worded),
+                strict=True,
             )
-        )
+        }
+        found.append(Bound(own.workflow, float(seen.truth[2].max()), told))
     return found
 
 
-def _unlike_which(own: Execution, seen: _Begun, random: np.random.Generator) -> np.ndarray:
+def _level_errors(own: Execution, seen: _Begun, random: np.random.Generator) -> np.ndarray:
+    """Return by how much (logarithm) the levels of begun kinds are mistaken, for each task left."""
+    ended = seen.truth[2] <= seen.now
+    errors = np.zeros(len(ended))
+    for kind in np.unique(seen.kinds[seen.begun]):
+        here = seen.kinds == kind
+        count = max(int((here & ended).sum()), 1)
+        deviation = float(np.std(np.log(own.seconds[here])))
+        errors[here & ~ended] = deviation / np.sqrt(count) * random.standard_normal()
+    return errors
+
+
+def _unlike_which(
+    own: Execution, seen: _Begun, draws: int, random: np.random.Generator
+) -> np.ndarray:
     """Return run times of tasks of begun kinds, drawn from all of their kind in this execution."""
     site, start, end = seen.truth
-    drawn = own.seconds.copy()
+    drawn = np.tile(own.seconds, (draws, 1))
     for task in np.flatnonzero(seen.begun & (end > seen.now)):
         times = own.seconds[seen.kinds == seen.kinds[task]]
         if start[task] < seen.now:
             elapsed = (seen.now - start[task]) * seen.speeds[site[task]]
             times = times[times >= min(elapsed, times.max())]
-        drawn[task] = random.choice(times)
+        drawn[:, task] = random.choice(times, draws)
     return drawn
 
 
-def _chance(own: Execution, seen: _Begun) -> float:
-    ended = seen.truth[2] <= seen.now
-    left = np.bincount(seen.kinds, weights=np.where(ended, 0.0, own.seconds))
-    most = seen.kinds == int(left.argmax())
-    count = int((most & ended).sum())
-    deviation = float(np.std(np.log(own.seconds[most])))
-    return MIDDLE_ERROR * deviation / np.sqrt(count) if count else float("inf")
+def _ends(own: Execution, seen: _Begun, seconds: np.ndarray) -> np.ndarray:
+    """Return the end of each draw of run times, as :func:`forecasts.schedule` has it."""
+    workflow = own.campaign.workflow
+    order = np.argsort(-seen.rank, kind="stable")
+    place = np.argsort(order)
+    below = [[int(place[child]) for child in workflow.children[task]] for task in order]
+    count = len(order)
+    problem = DispatchProblem(
+        lease=np.full(count, ANYWHERE),
+        width=np.ones(count, np.int64),
+        parents=np.array([len(workflow.parents[task]) for task in order]),
+        first_child=np.cumsum([0, *map(len, below)]),
+        children=np.array([child for one in below for child in one], np.int64),
+        processors=np.array(seen.platform),
+    )
+    shape = len(seconds), len(seen.platform)
+    slowness = np.tile(1 / np.array(seen.speeds), (len(seconds), 1))
+    runtimes = np.ascontiguousarray(seconds[:, order])
+    return replay_dispatch(problem, runtimes, np.zeros(shape), slowness).end
 
 
 def errors_in_hindsight(bounds: Sequence[Bound], oracle: str) -> np.ndarray:
@@ -562,6 +582,60 @@ def errors_in_hindsight(bounds: Sequence[Bound], oracle: str) -> np.ndarray:
         [np.abs(np.quantile(one.told[oracle], shares) / one.end - 1) for one in bounds]
     )
     return np.asarray(errors[:, np.median(errors, axis=0).argmin()])
+
+
+FORM = ("tasks", "parents", "children", "place", "share of all tasks")
+"""What the graph says of a kind, before it has begun; all but the place as logarithms."""
+
+
+def length_by_form(bench: Benchmark, executions: dict[str, Execution]) -> None:
+    """Show how well the graph tells, learned on other workflows, how long later kinds are."""
+    rows: list[tuple[str, float, list[float]]] = []
+    for name, own in executions.items():
+        workflow = own.campaign.workflow
+        _, rank = _known(name, executions, [])
+        seen = _begun(name, executions, (8,), rank)
+        depth = np.zeros(len(rank))
+        for task in workflow.order:
+            depth[task] = 1 + max((depth[parent] for parent in workflow.parents[task]), default=0)
+        parents = np.array([len(found) for found in workflow.parents])
+        children = np.array([len(found) for found in workflow.children])
+        mean = own.seconds[seen.begun].mean()
+        for kind in np.unique(seen.kinds[~seen.begun]):
+            here = seen.kinds == kind
+            form = [
+                np.log(here.sum()),
+                np.log(max(parents[here].mean(), 1)),
+                np.log1p(children[here].mean()),
+                depth[here].mean() / depth.max(),
+                np.log(here.mean()),
+            ]
+            rows.append((own.workflow, float(np.log(own.seconds[here].mean() / mean)), form))
+    names = np.array([row[0] for row in rows])
+    longer = np.array([row[1] for row in rows])
+    forms = np.array([[1.0, *row[2]] for row in rows])
+    weight = np.array([1 / (names == name).sum() for name in names])
+    table = bench.table(
+        "Length of kinds that have not begun, by the form of the graph, learned on the other "
+        "workflows",
+        *("learned from", "missed by a factor of"),
+    )
+    chosen = {"nothing": [0], "all": list(range(len(FORM) + 1))}
+    chosen |= {name: [0, number + 1] for number, name in enumerate(FORM)}
+    for label, columns in chosen.items():
+        squares = []
+        for workflow in sorted(set(names)):
+            others = names != workflow
+            if not others.any():
+                continue
+            root = np.sqrt(weight[others])[:, None]
+            learned = forms[others][:, columns] * root
+            # A little ridge: some forms are nearly the same.
+            normal = learned.T @ learned + 0.05 * np.eye(len(columns))
+            fit = np.linalg.solve(normal, learned.T @ (longer[others] * root[:, 0]))
+            missed = longer[~others] - forms[~others][:, columns] @ fit
+            squares.append(float((missed**2).mean()))
+        table.add(label, float(np.exp(np.sqrt(np.mean(squares)))) if squares else 1.0)
 
 
 # Constants that are chosen on the other workflows.
@@ -854,36 +928,32 @@ def probe(bench: Benchmark, executions: dict[str, Execution], platforms: Any, dr
 
 def tenth(bench: Benchmark, executions: dict[str, Execution], platforms: Any, draws: int) -> None:
     """Show the error after a tenth of the tasks, by what else is known."""
+    length_by_form(bench, executions)
     table = bench.table(
         "A tenth of the tasks done: median error of the 50 % figure, corrected",
-        *("workflow", "nothing else", "bound", "user's word", "bound, user's word"),
+        *("workflow", "nothing else", *ORACLES[:2], "user's word", *ORACLES[2:]),
         *("another size", "1 run", "2 runs", "4 runs"),
-        *("begun to the second", "from the ended alone"),
     )
     orders = bench.of(10, 3, 2)
     plain, _ = score_corrected(list(_all_trials(executions, platforms, draws)), orders)
     stated = with_estimates(executions)
     mine = [one for one in _all_trials(stated, platforms, draws) if one.basis == NOTHING + STARTED]
     told = score_corrected(mine, orders)[0][NOTHING + STARTED]
-    bounds = best_possible(executions, stated, platforms, bench.of(60, 20, 5))
+    bounds = best_possible(executions, stated, platforms, bench.of(400, 100, 20))
     errors = {oracle: errors_in_hindsight(bounds, oracle) for oracle in ORACLES}
     for workflow in (*sorted({one.workflow for one in executions.values()}), None):
         rows = np.array([workflow in (None, one.workflow) for one in bounds])
         best = {oracle: float(np.median(found[rows])) for oracle, found in errors.items()}
         cells: list[float | None] = [
             plain[NOTHING + STARTED].median(plain[NOTHING + STARTED].error, workflow),
-            best[ORACLES[0]],
+            *(best[oracle] for oracle in ORACLES[:2]),
             told.median(told.error, workflow),
-            best[ORACLES[1]],
+            *(best[oracle] for oracle in ORACLES[2:]),
         ]
         for basis in (OTHER, ONE, TWO, FOUR):
             score = plain.get(basis + STARTED)
             value = float("nan") if score is None else score.median(score.error, workflow)
             cells.append(None if np.isnan(value) else value)
-        cells.append(best[ORACLES[2]])
-        chances = [one.chance for one, mine in zip(bounds, rows, strict=True) if mine]
-        chances = [chance for chance in chances if np.isfinite(chance)]
-        cells.append(float(np.median(chances)) if chances else None)
         table.add(workflow or "all", *cells)
 
 

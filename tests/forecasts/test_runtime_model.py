@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bursar.forecasts.runtime_draws import CampaignTasks, UnknownRuntimes, draw_runtimes
-from bursar.forecasts.runtime_model import RuntimeColumns, learn_runtimes
+from bursar.forecasts.runtime_model import TOGETHER, RuntimeColumns, learn_runtimes
 
 
 def columns(kind, execution, work, **fields):
@@ -220,3 +220,14 @@ def test_without_anything_known_there_is_no_forecast():
         draw_runtimes(
             learn_runtimes(NOTHING, 1, 1), tasks([0]), NOTHING, 10, np.random.default_rng(0)
         )
+
+
+def test_kinds_of_which_nothing_is_known_are_long_or_short_together():
+    """What follows a first step is short in some campaigns and long in others, as a whole."""
+    model = learn_runtimes(columns([0] * 5, [0] * 5, [10.0] * 5), 3, 1)
+    drawn, *_ = draw_runtimes(model, tasks([0, 1, 2]), NOTHING, 4000, np.random.default_rng(1))
+    first, second, third = np.log(drawn).T
+    # Of levels that deviate by 1.5; a task deviates from them by 0.3.
+    expected = TOGETHER * 1.5**2 / (1.5**2 + 0.3**2)
+    assert np.corrcoef(second, third)[0, 1] == pytest.approx(expected, abs=0.06)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.06

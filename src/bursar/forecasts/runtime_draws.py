@@ -22,6 +22,7 @@ from bursar.forecasts.runtime_model import (
     SIZE_EFFECT,
     SPREAD_BETWEEN,
     SPREAD_WITHIN,
+    TOGETHER,
     WEIGHT_WITHIN,
     KindModel,
     RuntimeColumns,
@@ -98,6 +99,8 @@ class _Level:
         Deviation by what else is not known of the level.
     drift
         Deviation by which the level may change while the execution goes on.
+    together
+        Deviation that all kinds have in common of which nothing is known.
     """
 
     mean: float
@@ -106,6 +109,7 @@ class _Level:
     fixed: float
     drift: float
     model: KindModel
+    together: float = 0.0
 
 
 class RacedTimes(NamedTuple):
@@ -329,7 +333,6 @@ def _prior_levels(
                     shared=float(shared * apart),
                     own=float(np.sqrt(1 - SHARED) * apart),
                     fixed=own.unsure,
-                    # Between executions levels change, by size they differ from the begin.
                     drift=DRIFT * own.between,
                     model=own,
                 )
@@ -355,15 +358,18 @@ def _prior_levels(
             mean = word + model.estimate_error
         else:
             apart, mean = model.other_unsure, usual
-        # Users are wrong in the same way about all their tasks; unknown kinds share nothing.
+        # Users are wrong in the same way about all their tasks.
         common = shared if word is not None else 0.0
+        unseen = word is None and not len(own_times) and not len(floors[kind])
+        together = np.sqrt(TOGETHER) if unseen else 0.0
         levels.append(
             _Level(
                 mean=mean,
                 shared=float(common * apart),
                 own=0.0,
-                fixed=float(np.sqrt(1 - common**2) * apart),
+                fixed=float(np.sqrt(1 - common**2 - together**2) * apart),
                 drift=DRIFT * float(common * apart),
+                together=float(together * apart),
                 model=fresh,
             )
         )
@@ -524,11 +530,13 @@ def _draw_levels(
     gain = np.where(finite, own / (own + np.where(finite, variance, 1.0)), 0.0)
     left = own * (1 - gain)
     drawn = shared * z[:, None] + gain * rest
-    # What the tasks so far have shown may change while the execution goes on.
+    # What tasks have shown may change as executions do; the effect of size is there at once.
     least = SPREAD_BETWEEN["computes"]
     drift = np.array([max(one.drift, DRIFT * least) for one in levels])
     left = left + np.where(finite, drift**2, 0.0)
     drawn += np.sqrt(left) * random.standard_normal((draws, kinds))
+    if (together := np.array([one.together for one in levels])).any():
+        drawn += together[None, :] * random.standard_normal(draws)[:, None]
     return np.asarray(np.array([one.mean for one in levels])[None, :] + drawn)
 
 

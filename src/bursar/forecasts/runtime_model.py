@@ -49,6 +49,12 @@ OTHER_KIND = -1.0
 SPREAD_KIND = 1.5
 """Level of a kind of which nothing is known, beside the mean of the other tasks; its deviation."""
 
+TOGETHER = 0.5
+"""
+Share of the variance of such levels that all kinds of a campaign have in common: what follows a
+first step is short in some campaigns and long in others, as a whole.
+"""
+
 SPREAD_ESTIMATE = 0.5
 """Deviation of a user's estimates from run times (logarithm) before any has been checked."""
 
