@@ -360,7 +360,7 @@ def _prior_levels(
             apart, mean = model.other_unsure, usual
         # Users are wrong in the same way about all their tasks.
         common = shared if word is not None else 0.0
-        unseen = word is None and not len(own_times) and not len(floors[kind])
+        unseen = word is None and counts[kind] and not len(own_times) + len(floors[kind])
         together = np.sqrt(TOGETHER) if unseen else 0.0
         levels.append(
             _Level(
