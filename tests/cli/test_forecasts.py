@@ -70,7 +70,7 @@ def test_a_run_that_turns_slow_says_what_to_type_and_is_on_the_record(known: Any
     run = known.start("run", "c.toml", "--sites", "sites.toml", "--name", "r")
     journal = known.path / "runs" / "r"
     line = said(known, journal, "bursar amend")
-    assert re.match(r"\d+ % for \d\d:\d\d:\d\d \(90 % asked\); \d+ % for ", line)
+    assert re.match(r"odds \d+ % to end by \d\d:\d\d:\d\d \(90 % asked\); \d+ % (by|with) ", line)
     words = shlex.split(line.partition(": bursar ")[2])
     assert words[:2] == ["amend", "r"]
     known.bursar(*words)
