@@ -7,13 +7,18 @@ stand-ins that wait for a time that rule and sample decide, some of them on two 
 for half of its samples first. Then two plans are held against ``snakemake --cores 2``: of the
 samples that were never seen, and of all jobs again (``--forceall``).
 
+The tutorial is run with its real programs as well, bwa, samtools and bcftools, where they are
+installed. Genome and reads are random: reads of a part of the genome with errors, more of them in
+some samples than in others.
+
 Use, in an environment with Snakemake 9::
 
-    python benchmarks/snakemake_plans.py [--quick]
+    python benchmarks/snakemake_plans.py [--quick | --smallest] [--only real] [--json FILE]
 """
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,7 +26,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from figures import Benchmark, Figure, at_most
+import numpy as np
+from figures import Benchmark, Figure, Table, at_most
 
 BEGIN = """
 import zlib
@@ -190,6 +196,35 @@ rule summary:
     shell: "sleep {params.t}; cat {input} > {output}"
 """
 
+REAL_TUTORIAL = """
+rule all:
+    input: "plots/quals.txt"
+rule bwa_map:
+    input: "data/genome.fa", "data/samples/{s}.fastq"
+    output: temp("mapped/{s}.bam")
+    threads: 2
+    shell: "bwa mem -t {threads} {input} | samtools view -b - > {output}"
+rule samtools_sort:
+    input: "mapped/{s}.bam"
+    output: "sorted/{s}.bam"
+    shell: "samtools sort -T sorted/{wildcards.s} -O bam {input} > {output}"
+rule samtools_index:
+    input: "sorted/{s}.bam"
+    output: "sorted/{s}.bam.bai"
+    shell: "samtools index {input}"
+rule bcftools_call:
+    input: bam=expand("sorted/{s}.bam", s=S), bai=expand("sorted/{s}.bam.bai", s=S)
+    output: "calls/all.vcf"
+    shell: "bcftools mpileup -f data/genome.fa {input.bam} | bcftools call -mv - > {output}"
+rule plot_quals:
+    input: "calls/all.vcf"
+    output: "plots/quals.txt"
+    shell: "bcftools query -f '%QUAL\\n' {input} | sort -n | uniq -c > {output}"
+"""
+PROGRAMS = ("bwa", "samtools", "bcftools")
+GENOME, READ = 230_000, 100
+"""Bases of the genome, which are about those of the tutorial's, and of a read."""
+
 WORKFLOWS = {
     "tutorial": TUTORIAL,
     "rna-seq": RNA_SEQ,
@@ -228,45 +263,118 @@ def plan(folder: Path, arguments: str) -> tuple[float, float]:
     return forecast["p50"], forecast["p90"]
 
 
+def make_reads(folder: Path, samples: int, usual: int) -> None:
+    """Write a random genome with the index of bwa, and reads of each sample."""
+    random = np.random.default_rng(20260101)
+    letters = np.frombuffer(b"ACGT", np.uint8)
+    genome = random.integers(0, 4, GENOME)
+    (folder / "data" / "samples").mkdir(parents=True)
+    fasta = folder / "data" / "genome.fa"
+    fasta.write_bytes(b">chr1\n" + letters[genome].tobytes() + b"\n")
+    subprocess.run(["bwa", "index", fasta], check=True, capture_output=True)
+    for sample in range(samples):
+        count = int(usual * random.uniform(0.7, 1.3))
+        places = random.integers(0, GENOME - READ, count)[:, None] + np.arange(READ)
+        wrong = random.random(places.shape) < 0.005
+        bases = letters[(genome[places] + wrong) % 4]
+        reads = (
+            b"@r%d\n%b\n+\n%b\n" % (number, read.tobytes(), b"I" * READ)
+            for number, read in enumerate(bases)
+        )
+        (folder / "data" / "samples" / f"s{sample}.fastq").write_bytes(b"".join(reads))
+
+
+def held(
+    table: Table, name: str, text: str, samples: int, scale: float, reads: int = 0
+) -> list[tuple[float, bool]]:
+    """
+    Hold two plans of a workflow against Snakemake.
+
+    Returns
+    -------
+    list[tuple[float, bool]]
+        Error of each plan's median, percent, and whether the end was within the 90 %.
+    """
+    found = []
+    with tempfile.TemporaryDirectory(prefix="bursar-snakemake-") as scratch:
+        folder = Path(scratch)
+        (folder / "Snakefile").write_text(BEGIN + text)
+        if reads:
+            make_reads(folder, samples, reads)
+        run_snakemake(folder, "--config", f"samples={samples // 2}", f"scale={scale}")
+        for what, further in (("new samples", ()), ("all again", ("--forceall",))):
+            arguments = (*further, "--config", f"samples={samples}", f"scale={scale}")
+            median, late = plan(folder, " ".join(arguments))
+            took = run_snakemake(folder, *arguments)
+            found.append((100 * (median / took - 1), took <= late))
+            table.add(f"{name}, {what}", median, late, took, found[-1][0])
+    return found
+
+
+def errors_of(bench: Benchmark, title: str, found: list[tuple[float, bool]]) -> None:
+    """Add the table of errors."""
+    sizes = [abs(error) for error, _ in found]
+    bench.figures(
+        title,
+        [
+            Figure("median error", statistics.median(sizes), "%"),
+            at_most("largest error", max(sizes), 15, "%"),
+            Figure("ends within the 90 %", 100 * sum(one[1] for one in found) / len(found), "%"),
+        ],
+    )
+
+
+def with_stand_ins(bench: Benchmark) -> None:
+    """Measure the five workflows whose programs wait."""
+    most, scale, count = bench.of((8, 1.0, 5), (4, 0.5, 5), (2, 0.1, 1))
+    table = bench.table(
+        f"plans for {most} samples on 2 processors, {most // 2} of which ran before", *COLUMNS
+    )
+    found = []
+    for name, text in list(WORKFLOWS.items())[:count]:
+        found += held(table, name, text, most, scale)
+    errors_of(bench, f"Errors of {len(found)} plans", found)
+
+
+def with_programs(bench: Benchmark) -> None:
+    """Measure the tutorial with its programs."""
+    absent = [name for name in PROGRAMS if shutil.which(name) is None]
+    if absent:
+        bench.skip(f"the tutorial with its programs: there is no {' and no '.join(absent)}")
+        return
+    samples, reads, rounds = bench.of((8, 60_000, 3), (4, 30_000, 1), (2, 2_000, 1))
+    table = bench.table(
+        f"Snakemake's tutorial with its programs, {samples} samples, {samples // 2} ran before",
+        *COLUMNS,
+    )
+    found = []
+    for number in range(rounds):
+        found += held(table, f"round {number + 1}", REAL_TUTORIAL, samples, 1.0, reads)
+    errors_of(bench, f"With its programs: errors of {len(found)} plans", found)
+
+
+COLUMNS = ("workflow, plan of", "median, s", "90 % below, s", "took, s", "error, %")
+PARTS = {"stand-ins": with_stand_ins, "real": with_programs}
+
+
 def main() -> None:
-    """Measure, and print the table."""
-    bench = Benchmark(__file__, __doc__)
+    """Measure, and print the tables."""
+    bench = Benchmark(
+        __file__,
+        __doc__,
+        lambda parser: parser.add_argument(
+            "--only", choices=PARTS, help="measure this, keep the file's other tables"
+        ),
+    )
     if not (HERE / "snakemake").exists():
         bench.skip("workflows of Snakemake: it is not beside this Python")
         bench.write()
         return
-    most, scale, count = bench.of((8, 1.0, 5), (4, 0.5, 5), (2, 0.1, 1))
-    errors: list[float] = []
-    inside = 0
-    table = bench.table(
-        f"plans for {most} samples on 2 processors, {most // 2} of which ran before",
-        "workflow, plan of",
-        "median, s",
-        "90 % below, s",
-        "took, s",
-        "error, %",
-    )
-    for name, text in list(WORKFLOWS.items())[:count]:
-        with tempfile.TemporaryDirectory(prefix="bursar-snakemake-") as scratch:
-            folder = Path(scratch)
-            (folder / "Snakefile").write_text(BEGIN + text)
-            run_snakemake(folder, "--config", f"samples={most // 2}", f"scale={scale}")
-            for what, further in (("new samples", ()), ("all again", ("--forceall",))):
-                arguments = (*further, "--config", f"samples={most}", f"scale={scale}")
-                median, late = plan(folder, " ".join(arguments))
-                took = run_snakemake(folder, *arguments)
-                errors.append(100 * (median / took - 1))
-                inside += took <= late
-                table.add(f"{name}, {what}", median, late, took, errors[-1])
-    sizes = [abs(error) for error in errors]
-    bench.figures(
-        f"Errors of {len(errors)} plans",
-        [
-            Figure("median error", statistics.median(sizes), "%"),
-            at_most("largest error", max(sizes), 15, "%"),
-            Figure("ends within the 90 %", 100 * inside / len(errors), "%"),
-        ],
-    )
+    for name, measure in PARTS.items():
+        if bench.given.only in (None, name):
+            measure(bench)
+    if bench.given.only is not None and bench.given.json is not None:
+        bench.keep_others(json.loads(bench.given.json.read_text()))
     bench.write()
 
 
