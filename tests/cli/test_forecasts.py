@@ -1,6 +1,5 @@
 """Forecasts as their user meets them: real runs that know their tasks from a history."""
 
-import json
 import re
 import shlex
 import signal
@@ -15,6 +14,7 @@ from bursar.dispatch.journal import read_journal
 from bursar.history.observation import TaskObservation
 from bursar.history.store import History
 from bursar.model.task import Status
+from bursar.report.run_report import data_of_page
 
 TASKS = """\
 [campaign]
@@ -84,9 +84,7 @@ def test_a_run_that_turns_slow_says_what_to_type_and_is_on_the_record(known: Any
     shown = known.bursar("forecasts", "--campaign", "slow").stdout
     assert "without a truth: the goal was amended" in shown
     assert "no forecast is of" in known.bursar("forecasts", "--site", "no", status=2).stderr
-    page = (journal / "report.html").read_text()
-    data = page.partition('id="data">')[2].partition("</script>")[0]
-    assert json.loads(data)["forecast"]
+    assert data_of_page((journal / "report.html").read_text())["forecast"]
 
 
 def test_the_record_holds_the_truth_after_kill_9_and_resume(known: Any) -> None:

@@ -233,7 +233,8 @@ def test_planned_and_actual_time_of_a_measured_run_cover_the_same_span(folder: A
     assert len(probe) == 3
     assert {one.task for one in plan.placements} == {one.task for one in rest}
     assert made["predicted_makespan_s"] == pytest.approx(span + startup + placed)
-    assert made["makespan_s"] == pytest.approx(span + max(one.end for one in rest) - later)
+    took = span + max(one.end for one in rest) - later
+    assert made["makespan_s"] == pytest.approx(took, abs=1e-5)  # moments are kept to 1 us
 
 
 def test_a_goal_holds_for_the_probe_and_the_rest_together(

@@ -59,9 +59,9 @@ def test_a_user_sees_instances_output_service_and_money(service: Any, browser: A
     with service.client() as client:
         handle = client.instances()[0].id
         task = client.submit(handle, [TaskSpec(shell="printf 'so \\303\\274 far'; sleep 600")])
+    # The page suggests the number of a task that runs, at its next look.
     number = page.one("#follow-number")
-    number.clear()
-    number.send_keys(str(task[0]))
+    page.until(lambda: number.get_attribute("value") == str(task[0]), "its number")
     page.press("Follow")
     page.until(lambda: "so ü far" in page.one("#running-section pre").text, "running output")
     views = {"#/runs": "1 of 2", "#/sites": "Everybody's instances", "#/money": "Agreements"}

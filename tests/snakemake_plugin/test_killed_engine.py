@@ -1,7 +1,6 @@
 """Snakemake killed by SIGKILL, with the engine in it, at random instants and begun again."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -113,7 +112,7 @@ def kill_and_begin_again(folder: Path, seed: int) -> set[str]:
     assert not again & done, f"seed {seed}: ended jobs ran again"
     assert lines(folder / "clashed") == [], f"seed {seed}: two copies of a job ran at once"
     assert (folder / "last").exists()
-    assert finished(folder) == set()
+    assert not finished(folder) & again
     bills = sorted((folder / ".snakemake" / "bursar").glob("*/bill.json"))
     billed = [task["name"] for task in json.loads(bills[-1].read_text())["tasks"]]
     # Once each: what a killed engine's worker still began before it noticed is not in this bill.
@@ -162,7 +161,6 @@ def test_the_end_of_a_job_is_believed_only_where_it_is_of_these_outputs(tmp_path
     process.kill()
     process.wait()
     (tmp_path / "a").write_text("new")
-    os.utime(tmp_path / "a", (time.time() + 5,) * 2)
 
     assert begin(tmp_path).wait(PATIENCE) == 0
     assert (tmp_path / "b").read_text() == "new"

@@ -298,15 +298,15 @@ COMMANDS: tuple[CommandEntry | AddOnCommand, ...] = (
     CommandEntry(
         "slurm-shim",
         "slurm_shim",
-        "Write sbatch, squeue, scancel, sacct, scontrol and sinfo into a folder: programs that "
-        "drive Slurm then use Bursar. Options that are not honoured are refused by name.",
+        "Write sbatch, squeue, scancel, sacct, scontrol, sinfo and srun into a folder: programs "
+        "that drive Slurm then use Bursar. Options that are not honoured are refused by name.",
     ),
     CommandEntry("ledger", "ledger", "Keep the accounts of users and providers over all runs."),
     CommandEntry("replicas", "replicas", "Find, copy and check the copies of logical files."),
     CommandEntry(
         "instance",
         "service_commands",
-        "List, cancel and destroy instances at a service, and fetch their files.",
+        "List, cancel, export and destroy instances at a service, and fetch their files.",
     ),
     CommandEntry(
         "account",
