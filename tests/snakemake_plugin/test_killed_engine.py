@@ -122,12 +122,14 @@ def kill_and_begin_again(folder: Path, seed: int) -> set[str]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=[pytest.mark.long, pytest.mark.ci])])
 def test_a_killed_engine_on_this_machine(tmp_path: Path, seed: int) -> None:
     (tmp_path / "sites.toml").write_text(LOCAL)
     assert kill_and_begin_again(tmp_path, seed) == {*JOBS, "last"}
 
 
+@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.timeout(400)
 def test_a_killed_engine_on_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "sites.toml").write_text(CLUSTER.format(conf=slurm.environment["SLURM_CONF"]))
