@@ -129,6 +129,8 @@ def test_a_clock_that_ran_on_unseen_does_not_overspend() -> None:
     guard = _guard(10.5)
     guard.open(_lease())
     guard.admit(0, "lease-1", 0.0)
+    # What is shown meanwhile is what a settlement would take.
+    assert guard.spent(1000.0) == round(10.5 * UNIT)
 
     lease = guard.charges.close("lease-1", 1000.0)
 

@@ -436,6 +436,9 @@ def test_the_line_names_processors_money_and_the_command() -> None:
     assert line.endswith(
         '; 95 % with 4 more processors at here, +1.2 EUR: bursar amend night --budget "21.31 EUR"'
     )
+    dearer = GoalRemedy(kind="deadline", odds=0.9, budget=22.3)
+    said = odds_line("night", fan, goal, dearer, begin=BEGIN, currency="EUR")
+    assert said.endswith('; 90 % with a budget of 22.3 EUR: bursar amend night --budget "22.3 EUR"')
     alone = odds_line("night", fan, goal, None, begin=BEGIN, currency="EUR")
     assert alone == line.partition(";")[0]
     words = shlex.split(amend_options(replace(more, deadline=7265.0), "EUR"))

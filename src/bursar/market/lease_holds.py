@@ -166,7 +166,12 @@ class LeaseHolds:
 
     def spent(self, now: float) -> Micros:
         """Return the sum paid, and accrued by leases that are open or not settled."""
-        return self.ledger.spent + sum(entry.owed(now) for entry in self.accruing())
+        owed = sum(entry.owed(now) for entry in self.accruing())
+        if self.budget is not None:
+            # The clock may run on unseen: a settlement takes no more than there is.
+            there = self.ledger.free + sum(self.held(entry) for entry in self.accruing())
+            owed = min(owed, there)
+        return self.ledger.spent + owed
 
     def spent_at(self, site: str, now: float) -> Micros:
         """Return the sum paid and accrued for the leases of one site."""

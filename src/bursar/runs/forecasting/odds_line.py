@@ -109,6 +109,8 @@ def odds_line(
             better += f", {sign}{amount(abs(remedy.cost), currency)}"
     elif remedy.deadline is not None:
         better += f"by {clock_time(begin + remedy.deadline, begin)}"
+    elif remedy.budget is not None:
+        better += f"with a budget of {amount(amount_above(remedy.budget), currency)}"
     text = f"{text}; {better}"
     options = amend_options(remedy, currency)
     if not options:
