@@ -174,7 +174,6 @@ def test_a_page_of_each_kind_can_be_read_by_everybody(
 
 
 @pytest.mark.long
-@pytest.mark.ci
 @pytest.mark.timeout(600)
 def test_every_page_can_be_read_by_everybody(site: Path, browser: Any) -> None:
     """As the sample."""
