@@ -48,8 +48,13 @@ def region(program: str, found: dict[str, Any] | None) -> str:
             f"{machine['processors']} processors ({machine['model']}), {machine['system']}, "
             f"Python {machine['python']}; load before: {machine['load_before']}.*\n"
         )
+        kept = found.get("kept", {})
         for table in found["tables"]:
-            lines += [f"**{table['title']}**\n", *grid(table), ""]
+            title = table["title"]
+            lines.append(f"**{title}**\n")
+            if title in kept:
+                lines.append(f"*Measured earlier, at commit `{kept[title]}`.*\n")
+            lines += [*grid(table), ""]
         lines += [f"*Left out: {what}.*\n" for what in found["skipped"]]
     return "\n".join([*lines, "<!-- end of results -->"])
 

@@ -105,6 +105,7 @@ def test_tables_that_were_not_measured_again_are_kept_with_their_commit(
 ) -> None:
     """A long benchmark may be measured in parts; titles may differ in their figures."""
     from figures import Benchmark
+    from tables import region
 
     file = tmp_path / "found.json"
     monkeypatch.setattr(sys, "argv", ["b", "--json", str(file)])
@@ -122,6 +123,9 @@ def test_tables_that_were_not_measured_again_are_kept_with_their_commit(
     assert [one["title"] for one in found["tables"]] == ["One, 5 rounds", "Two"]
     assert [one["rows"][0][1] for one in found["tables"]] == [1.5, 2.0]
     assert found["kept"] == {"Two": "0123456789"}
+    said = region("b", found)
+    assert "**Two**\n\n*Measured earlier, at commit `0123456789`.*\n" in said
+    assert said.count("Measured earlier") == 1
 
 
 def figures_quoted(text: str) -> list[tuple[str, str, str]]:
