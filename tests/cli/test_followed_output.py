@@ -103,9 +103,9 @@ def make(folder: Any, *parts: str, retry: str = "backoff = 0") -> FollowedRun:
     return FollowedRun(folder, "; ".join(lines), retry)
 
 
-def test_what_is_followed_is_what_is_kept(folder: Any) -> None:
-    """Both streams, bytes that are no text, and more than stays in a worker's memory."""
-    run = make(
+def printing_twice(folder: Any) -> FollowedRun:
+    """Make a run of a task that prints to both streams before and after it may go on."""
+    return make(
         folder,
         r"printf 'first\n'; printf '\377\000e' >&2",
         "@more",
@@ -113,6 +113,11 @@ def test_what_is_followed_is_what_is_kept(folder: Any) -> None:
         "@end",
         "echo last",
     )
+
+
+def test_what_is_followed_is_what_is_kept(folder: Any) -> None:
+    """Both streams, bytes that are no text, and more than stays in a worker's memory."""
+    run = printing_twice(folder)
     running = run.begin()
     folder.until(run.kept.journal_file.exists, running)
 
@@ -176,14 +181,7 @@ def elsewhere(kind: str, folder: Path) -> Iterator[str]:
 @pytest.mark.parametrize("kind", ["service", "dask", "ssh"])
 def test_what_is_printed_elsewhere_is_followed(folder: Any, kind: str) -> None:
     """Where no worker of the run's own prints it: the service, cluster or host is asked."""
-    run = make(
-        folder,
-        r"printf 'first\n'; printf '\377\000e' >&2",
-        "@more",
-        f"head -c {LONG} /dev/urandom; echo late >&2",
-        "@end",
-        "echo last",
-    )
+    run = printing_twice(folder)
     with elsewhere(kind, folder.path / "elsewhere") as site:
         folder.write("s.toml", f"[site.there]\n{site}")
         running = run.begin("--sites", "s.toml")

@@ -107,7 +107,7 @@ class AmendmentForecast:
     @property
     def counter_offers(self) -> tuple[GoalCounterOffer, ...]:
         """
-        What could be had instead of a goal that is out of reach.
+        Offers of goals in place of one that is out of reach.
 
         For a run by a plan or a pool by the forecast of the run: nine of ten such runs keep an
         offer.

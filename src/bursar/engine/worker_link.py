@@ -80,10 +80,10 @@ class ClosedLink:
         """Drop the order."""
 
     def hang_up(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is no connection."""
 
     def abort(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is no connection."""
 
 
 NO_LINK = ClosedLink()

@@ -166,12 +166,9 @@ class LeaseHolds:
 
     def spent(self, now: float) -> Micros:
         """Return the sum paid, and accrued by leases that are open or not settled."""
-        owed = sum(entry.owed(now) for entry in self.accruing())
-        if self.budget is not None:
-            # The clock may run on unseen: a settlement takes no more than there is.
-            there = self.ledger.free + sum(self.held(entry) for entry in self.accruing())
-            owed = min(owed, there)
-        return self.ledger.spent + owed
+        spent = self.ledger.spent + sum(entry.owed(now) for entry in self.accruing())
+        # The clock may run on unseen: a settlement takes no more than there is.
+        return spent if self.budget is None else min(spent, self.ledger.funded)
 
     def spent_at(self, site: str, now: float) -> Micros:
         """Return the sum paid and accrued for the leases of one site."""

@@ -235,13 +235,9 @@ def _squeue(folder: ShimFolder, words: Sequence[str]) -> int:
     if found.Format:
         columns = listing.parse_squeue_names(found.Format[-1])
     else:
-        usual = (
-            listing.LONG
-            if found.long
-            else listing.START
-            if found.start
-            else os.environ.get("SQUEUE_FORMAT", listing.SHORT)
-        )
+        usual = os.environ.get("SQUEUE_FORMAT", listing.SHORT)
+        usual = listing.START if found.start else usual
+        usual = listing.LONG if found.long else usual
         columns = listing.parse_squeue_format(_last(found.format, usual))
     wanted = _ranges(found.jobs, "--jobs")
     states = parse_states(",".join(found.states), "--states") if found.states else UNENDED

@@ -51,7 +51,7 @@ class Prerequisite:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
     """
-    What is known of a job from its submission.
+    Facts of a job that are known from its submission.
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ class RequestTable(TomlTable, frozen=True):
 
 
 class TaskKeys(TomlTable, frozen=True):
-    """What tasks and arrays of tasks state."""
+    """Keys that tasks and arrays of tasks state."""
 
     needed: ClassVar = {"command": "is missing: expected the program and its arguments"}
 
@@ -102,7 +102,7 @@ class TaskKeys(TomlTable, frozen=True):
 
 
 class HyperQueueTask(TaskKeys, frozen=True):
-    """A task."""
+    """A task of a job file."""
 
     id: TaskId | None = None
     deps: tuple[TaskId, ...] = ()

@@ -80,7 +80,7 @@ class ParameterSpace(TemplateTable, frozen=True):
 
 
 class TemplateAction(TemplateTable, frozen=True):
-    """A command."""
+    """A command, its arguments and its time limit."""
 
     command: Annotated[str, Meta(min_length=1)]
     args: tuple[Scalar, ...] = ()
@@ -89,7 +89,7 @@ class TemplateAction(TemplateTable, frozen=True):
 
 
 class StepActions(TemplateTable, frozen=True):
-    """What a step's tasks do."""
+    """Actions of a step's tasks."""
 
     on_run: TemplateAction
 
@@ -130,7 +130,7 @@ class AmountRequirement(TemplateTable, frozen=True):
 
 
 class AttributeRequirement(TemplateTable, frozen=True):
-    """What a machine must be."""
+    """A property that a machine must have."""
 
     name: str
     any_of: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class AttributeRequirement(TemplateTable, frozen=True):
 
 
 class HostRequirements(TemplateTable, frozen=True):
-    """What a machine must have and be."""
+    """Amounts and properties that a machine must have."""
 
     amounts: tuple[AmountRequirement, ...] = ()
     attributes: tuple[AttributeRequirement, ...] = ()
@@ -151,7 +151,7 @@ class StepDependency(TemplateTable, frozen=True):
 
 
 class StepTemplate(TemplateTable, frozen=True):
-    """A step."""
+    """A step of the job, with the parameters of its tasks."""
 
     needed: ClassVar = {"script": "is missing: expected what the tasks of the step run"}
 

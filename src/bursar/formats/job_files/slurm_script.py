@@ -222,7 +222,7 @@ exit "$worst"
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """
-    What the options of a job say.
+    Options of a job, as its script states them.
 
     Parameters
     ----------
