@@ -545,6 +545,25 @@ def test_a_campaign_is_planned_begun_and_followed(page: Page, campaign: Path) ->
     page.until(lambda: not page.all("dialog"), "closed dialog")
 
 
+def test_prices_of_a_site_are_drawn_over_time(page: Page, tmp_path: Path) -> None:
+    """Each price that a site is found to ask is a step of its chart, and a row below it."""
+    sites, place = tmp_path / "priced.toml", "#/sites"
+    page.go(place)
+    for price in (1, 3, 2):
+        sites.write_text(
+            f"[site.dear]\nkind = 'local'\nprocessors = 2\nunit_price = '{price} EUR/core-hour'\n"
+        )
+        page.script("document.querySelector('#sites-file').value = arguments[0]", str(sites))
+        page.press("Look")
+        page.until(lambda price=price: f"Now {price} EUR" in page.one("body").text, "the price")
+    chart = page.one("#prices-dear-section .chart canvas")
+    assert chart.size["height"] > 100
+    assert len(page.all("#prices-dear-section tbody tr")) == 3
+    chart.find_element("xpath", "..").send_keys(webdriver.Keys.ARROW_RIGHT)
+    page.says("EUR (asked here)")
+    assert not page.serious()
+
+
 def test_whoever_is_not_signed_in_sees_nothing(browser: Any, runs: Path) -> None:
     """A wrong code and a token of another process lead to the form again."""
     for other in serving(runs):
