@@ -452,6 +452,9 @@ def test_what_is_wrong_is_refused_at_its_place(
     ("text", "hint"),
     [
         (TASK + "[gaol]\n", '"goal"'),
+        ('[campaign]\nname = "c"\ndeadline = 3\n', "a key of [goal]"),
+        ('[campaign]\nname = "c"\ninputs = []\n', "a key of [task]"),
+        ('[task.a]\ncommand = "true"\n', '"tasks"'),
         (TASK + 'inptus = ["x"]\n', '"inputs"'),
         (TASK + 'on_error = "ingore"\n', '"ignore"'),
         (SWEEP + 'environment = { A = "{indx}" }\n', '"index"'),

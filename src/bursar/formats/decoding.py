@@ -177,7 +177,7 @@ def _input_error(error: msgspec.ValidationError, whole: _PlacedValue) -> InputEr
         return _missing_key(missing[1], spot)
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text, re.S)
     if unknown:
-        return _unknown_key(unknown[1], spot)
+        return _unknown_key(unknown[1], spot, whole)
     if text.startswith(("Invalid enum value", "Invalid value")):
         return _unknown_word(spot)
     text = re.sub(r"`([^`]*)`", lambda m: types_in_words(m[1]), text)
@@ -195,7 +195,7 @@ def _missing_key(key: str, spot: _PlacedValue) -> InputError:
     return InputError(f'expected a key "{key}"', where=spot.place)
 
 
-def _unknown_key(key: str, spot: _PlacedValue) -> InputError:
+def _unknown_key(key: str, spot: _PlacedValue, whole: _PlacedValue) -> InputError:
     """Say which tables have the key, or which key was probably meant."""
     table = spot.table()
     if table is None:
@@ -224,8 +224,31 @@ def _unknown_key(key: str, spot: _PlacedValue) -> InputError:
     return InputError(
         " ".join(word for word in ("unknown key", own) if word) + f", expected {expected}",
         where=where,
-        hint=spelling_hint(key, known),
+        hint=spelling_hint(key, known) or _owners_hint(key, spot, whole),
     )
+
+
+def _owners_hint(key: str, spot: _PlacedValue, whole: _PlacedValue) -> str | None:
+    """Name the tables of the document that have a key which stands in another one."""
+    root = whole.table()
+    if root is None or root is spot.table():
+        return None
+    parts = [
+        (field.encode_name, option)
+        for field in msgspec.structs.fields(root)
+        for option in _options(field.type)
+    ]
+    owners = [
+        f"[{name}]"
+        for name, option in parts
+        if isinstance(option, type) and issubclass(option, msgspec.Struct) and key in _keys(option)
+    ]
+    if owners:
+        return f'"{key}" is a key of {" and ".join(owners)}'
+    if isinstance(spot.raw[key], dict):  # [task.align] for [tasks.align]
+        named = [name for name, option in parts if get_origin(option) is dict]
+        return spelling_hint(spot.place, named)
+    return None
 
 
 def _keys(table: type[msgspec.Struct]) -> list[str]:
