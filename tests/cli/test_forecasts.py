@@ -4,6 +4,7 @@ import re
 import shlex
 import signal
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +125,12 @@ def test_another_goal_is_judged_by_how_the_run_stands_and_not_by_what_it_said(kn
         assert time.monotonic() < until
         time.sleep(0.1)
 
-    soon, late = (
+    in_an_hour = (datetime.now() + timedelta(hours=1)).isoformat(" ")
+    soon, late, then = (
         forecast_amendment("r", deadline=deadline, runs=known.path / "runs")
-        for deadline in (20.0, 3600.0)
+        for deadline in (20.0, 3600.0, in_an_hour)
     )
+    assert then.goal.deadline == pytest.approx(then.elapsed + 3600, abs=10)
     run.send_signal(signal.SIGTERM)
     run.wait()
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from bursar.formats.units import (
     LONGEST,
     format_size,
     parse_amount,
+    parse_deadline,
     parse_duration,
     parse_price,
     parse_share,
@@ -175,6 +177,39 @@ def test_what_is_too_large_for_the_books_is_refused() -> None:
         parse_size("0.5 B")
     with pytest.raises(InputError, match="59"):
         parse_duration("01:75:00")
+
+
+@given(st.integers(0, 2_000_000_000), st.integers(1, 10_000_000), st.integers(0, 9_000))
+def test_a_deadline_may_be_a_moment(now: int, left: int, age: int) -> None:
+    """Text or a date-time of TOML, with a zone or in this machine's, counted from the begin."""
+    there = datetime.fromtimestamp(now + left)
+    with_zone = datetime.fromtimestamp(now + left, timezone(timedelta(hours=5)))
+    written = (there.isoformat(), there.isoformat(" "), with_zone.isoformat(" "), with_zone)
+    for moment in written:
+        # An hour of the clock that comes twice a year is the first of both.
+        assert (parse_deadline(moment, now) - left) % 3600 == 0
+        assert parse_deadline(moment, now, now - age) == parse_deadline(moment, now) + age
+    assert parse_deadline(with_zone, now) == left
+    assert parse_deadline("2h", now, now - age) == 7200
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("2026-11-28", "expected a date with a time of day"),
+        (date(2026, 11, 28), "expected a date with a time of day"),
+        ("2026-13-28 10:00", "expected a date with a time of day"),
+        ("2026-11-28 at six", "expected a date with a time of day"),
+        ("1999-11-28 18:00", "expected a moment to come, got 1999-11-28 18:00"),
+        ("tomorrow", "expected a time such as"),
+        ("18 o'clock", "expected a time such as"),
+    ],
+)
+def test_what_is_no_deadline_is_refused(written: object, message: str) -> None:
+    """A day alone is refused as well, since its begin and its end are a day apart."""
+    with pytest.raises(InputError) as caught:
+        parse_deadline(written, 1_700_000_000.0)
+    assert str(caught.value).startswith(message)
 
 
 @given(st.integers(0, LARGEST))

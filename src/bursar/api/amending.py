@@ -14,6 +14,7 @@ from bursar.api.strategy_quotes import quote_strategy
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.feasibility import PaceEstimate
 from bursar.forecasts.fan import ForecastFan
+from bursar.formats.units import parse_deadline
 from bursar.history.forecast_records import SHARES, FoundScores
 from bursar.history.store import History
 from bursar.model.campaign import Campaign, Goal
@@ -201,7 +202,7 @@ class AmendmentForecast:
 def forecast_amendment(
     name: str | Path,
     *,
-    deadline: float | None = None,
+    deadline: str | float | None = None,
     later: float | None = None,
     budget: float | None = None,
     more: float | None = None,
@@ -215,7 +216,8 @@ def forecast_amendment(
     name
         Name of the run, or its folder.
     deadline, later
-        New deadline, seconds from the run's begin; or seconds to add to the present one.
+        New deadline, ``"2h"`` or seconds from the run's begin, or a moment,
+        ``"2026-11-28 18:00"``; or seconds to add to the present one.
     budget, more
         New budget, currency units; or units to add to the present one.
     runs
@@ -230,29 +232,36 @@ def forecast_amendment(
     folder = RunFolder.open(Path(runs), str(name))
     record = read_run(folder)
     goal = record.campaign.goal
+    elapsed, spent = _standing(record)
+    time_allowed = goal.deadline
     if later is not None:
         if goal.deadline is None:
             raise InputError("the run has no deadline to move", where="deadline")
-        deadline = goal.deadline + later
+        time_allowed = goal.deadline + later
+    elif deadline is not None:
+        now = time.time()
+        try:
+            time_allowed = parse_deadline(deadline, now, now - elapsed)
+        except InputError as error:
+            raise error.within("deadline") from None
     if more is not None:
         if goal.budget is None:
             raise InputError("the run has no budget to add to", where="budget")
         budget = goal.budget + more
-    if deadline is None and budget is None:
+    if deadline is None and later is None and budget is None:
         raise InputError("give a deadline, a budget, or both")
     try:
         goal = replace(
             goal,
-            deadline=goal.deadline if deadline is None else deadline,
+            deadline=time_allowed,
             budget=goal.budget if budget is None else budget,
         )
     except ValueError as error:
         raise InputError(
-            str(error), where="deadline" if deadline is not None else "budget"
+            str(error), where="budget" if time_allowed == goal.deadline else "deadline"
         ) from None
     if record.info.state == "finished":
         raise InputError(f"run {folder.name} has ended: there is nothing left to change")
-    elapsed, spent = _standing(record)
     goal = validated_goal(goal, elapsed)
     # Refused here with the figures; the run's own guard looks again when it is asked.
     if goal.budget is not None and goal.budget < spent:

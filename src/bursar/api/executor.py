@@ -1,6 +1,7 @@
 """Python functions as tasks: a ``concurrent.futures.Executor`` over leased workers."""
 
 import itertools
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -20,7 +21,7 @@ from bursar.api.calls.call_options import CallOptions
 from bursar.api.calls.executor_thread import CallFuture, ExecutorThread, TaskFailed
 from bursar.api.calls.pool_methods import PoolMethods, buffered_map
 from bursar.api.site_resolution import Sites, resolve_sites
-from bursar.formats.units import parse_duration
+from bursar.formats.units import parse_deadline
 from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.site import SiteFacts
@@ -224,8 +225,8 @@ class Executor(CallSubmitter):
         Most that may be spent, ``"40 SU"`` or a number; None for no limit.
         Calls that it does not cover raise :class:`bursar.BudgetStop`.
     deadline
-        Time from now on, ``"33m"`` or seconds, after which calls are ended and, as later ones,
-        raise :class:`bursar.DeadlineMissed`; None for no limit.
+        Time from now on, ``"33m"`` or seconds, or a moment, ``"2026-11-28 18:00"``, after which
+        calls are ended and, as later ones, raise :class:`bursar.DeadlineMissed`; None for no limit.
     wall_limit
         Seconds after which a call is killed and raises :class:`TaskFailed`; None for no limit.
     retries
@@ -325,7 +326,7 @@ def _time_of(deadline: str | float | None) -> float | None:
     if deadline is None:
         return None
     try:
-        seconds = parse_duration(deadline)
+        seconds = parse_deadline(deadline, time.time())
     except InputError as error:
         raise error.within("deadline") from None
     if not seconds > 0:

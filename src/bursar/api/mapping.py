@@ -13,7 +13,7 @@ from bursar.api.executor import Executor
 from bursar.api.measured_runtimes import spread
 from bursar.api.planning import plan, with_goal
 from bursar.api.site_resolution import Sites, resolve_sites
-from bursar.formats.units import parse_amount, parse_duration
+from bursar.formats.units import parse_amount, parse_deadline, parse_duration
 from bursar.model.campaign import Campaign, Workflow
 from bursar.model.errors import BudgetStop, BursarError, DeadlineMissed, InputError
 from bursar.model.site import SiteFacts
@@ -146,7 +146,7 @@ def map(
     arguments = list(points)
     if probe < 1:
         raise InputError(f"must be at least 1, got {probe}", where="probe")
-    allowed = None if deadline is None else parse_duration(deadline)
+    allowed = None if deadline is None else parse_deadline(deadline, time.time())
     each = None if runtime is None else parse_duration(runtime)
     if not arguments:
         return []

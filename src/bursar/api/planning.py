@@ -17,7 +17,7 @@ from bursar.api.site_resolution import RUNS, Sites, on_offer, resolve_sites, wit
 from bursar.broker.estimates import sizes_of
 from bursar.broker.packing import JobPacking, JobSizeClasses, ResourcePool
 from bursar.broker.policy_choice import SupplyPolicy, suitable_sites
-from bursar.formats.units import parse_amount, parse_duration
+from bursar.formats.units import parse_amount, parse_deadline
 from bursar.history.store import History
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.errors import InputError, SiteError
@@ -181,7 +181,7 @@ def with_goal(
     Parameters
     ----------
     deadline
-        ``"33m"``, or seconds.
+        ``"33m"``, seconds, or a moment, ``"2026-11-28 18:00"``.
     budget
         ``"40 SU"``, or currency units.
     trade_off
@@ -197,7 +197,7 @@ def with_goal(
     try:
         if deadline is not None:
             where = "deadline"
-            changes["deadline"] = parse_duration(deadline)
+            changes["deadline"] = parse_deadline(deadline, time.time())
             Goal(**changes)
         if budget is not None:
             where = "budget"

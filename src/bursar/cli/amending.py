@@ -22,7 +22,8 @@ def amend_run(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="New deadline, counted from the run's start (2h), or an extension (+1h).",
+            help="New deadline, counted from the run's start (2h), an extension (+1h), or a "
+            'moment ("2026-11-28 18:00").',
         ),
     ] = None,
     budget: Annotated[
@@ -55,7 +56,9 @@ def amend_run(
     from bursar.api.amending import amend, forecast_amendment
     from bursar.formats.units import parse_amount, parse_duration
 
-    time, later = _split(deadline, parse_duration, "--deadline")
+    time, later = deadline, None  # a moment becomes a time from the begin where the run is read
+    if deadline is not None and deadline.strip().startswith("+"):
+        _, later = _split(deadline, parse_duration, "--deadline")
     money, more = _split(budget, lambda text: parse_amount(text)[0], "--budget")
     _check_currency(run, budget, runs)
     verdict = forecast_amendment(

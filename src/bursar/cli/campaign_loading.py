@@ -1,6 +1,7 @@
 """The campaign and the sites that a command line names, loaded and checked."""
 
 import gc
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -343,10 +344,11 @@ def with_options(
     confidence: str | None,
 ) -> Goal:
     """Return the goal with the values of the options that were given."""
-    from bursar.formats.units import parse_confidence, parse_duration
+    from bursar.formats.units import parse_confidence, parse_deadline
 
     if deadline is not None:
-        goal = _replace(goal, "--deadline", deadline=parsed(parse_duration, deadline, "--deadline"))
+        seconds = parsed(lambda text: parse_deadline(text, time.time()), deadline, "--deadline")
+        goal = _replace(goal, "--deadline", deadline=seconds)
     if budget is not None:
         amount, currency = parse_budget(budget)
         goal = _replace(goal, "--budget", budget=amount, currency=currency)

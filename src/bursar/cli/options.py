@@ -64,7 +64,10 @@ BilledIn = Annotated[
 ]
 Deadline = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Finish within this time: 90, 33m, 2h, 1d12h."),
+    typer.Option(
+        metavar="TIME",
+        help='Finish within this time (90, 33m, 1d12h) or by then ("2026-11-28 18:00").',
+    ),
 ]
 Budget = Annotated[
     str | None,

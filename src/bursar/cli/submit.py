@@ -195,7 +195,8 @@ def submit(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Time from now by which a new instance should have ended: its odds are forecast.",
+            help='Time from now (2h), or moment ("2026-11-28 18:00"), by which a new instance '
+            "should have ended: its odds are forecast.",
         ),
     ] = None,
     budget: Annotated[
@@ -245,7 +246,7 @@ def submit(
     this command returns.
     """
 
-    from bursar.formats.units import parse_amount, parse_duration
+    from bursar.formats.units import parse_amount, parse_deadline
     from bursar.model.money import to_micros
     from bursar.remote.messages import NewInstance
 
@@ -258,12 +259,13 @@ def submit(
             "--label, --agreement, --deadline and --budget go with a new instance only"
         )
     amount, currency = (None, None) if budget is None else parsed(parse_amount, budget, "--budget")
+    now = time.time()
     new = NewInstance(
         label=label,
         agreement=agreement,
         deadline=None
         if deadline is None
-        else time.time() + parsed(parse_duration, deadline, "--deadline"),
+        else now + parsed(lambda text: parse_deadline(text, now), deadline, "--deadline"),
         budget=None if amount is None else to_micros(amount),
     )
     sent = _uploads(inputs or [])

@@ -6,6 +6,7 @@ into a plain number. Each type brings the JSON Schema of what may be written.
 """
 
 import datetime
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,6 +17,7 @@ from bursar.formats.units import (
     parse_amount,
     parse_bandwidth,
     parse_data_price,
+    parse_deadline,
     parse_duration,
     parse_price,
     parse_share,
@@ -134,8 +136,14 @@ def _parse_currency(value: object) -> str:
         raise InputError(str(error)) from None
 
 
+def _parse_deadline(value: object) -> float:
+    # A file that names a moment means something else at each reading.
+    return parse_deadline(value, time.time())
+
+
 if TYPE_CHECKING:
     CurrencyName: TypeAlias = str
+    Deadline: TypeAlias = float
     Date: TypeAlias = datetime.date
     Duration: TypeAlias = float
     Size: TypeAlias = int
@@ -176,6 +184,18 @@ else:
         ),
     )
     """Seconds."""
+
+    Deadline = decoded_type(
+        "Deadline",
+        _parse_deadline,
+        _number_or_text(
+            'Seconds, "33m", "1h30m", or a moment: "2026-11-28 18:00".',
+            rf"{_TIME}|^\s*\d{{4}}-\d{{2}}-\d{{2}}[ T]\d",
+            minimum=0,
+            maximum=LONGEST,
+        ),
+    )
+    """Seconds from now."""
 
     Size = decoded_type(
         "Size",

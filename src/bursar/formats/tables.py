@@ -18,6 +18,7 @@ from bursar.formats.quantities import (
     SHARE_PATTERN,
     Amount,
     Count,
+    Deadline,
     Duration,
     NeededShare,
     Schema,
@@ -357,7 +358,8 @@ class GoalTable(TomlTable, frozen=True):
     """Deadline, budget, and the preference between time and cost."""
 
     deadline: Annotated[
-        Duration | None, Meta(description="Deadline, counted from the campaign's start.")
+        Deadline | None,
+        Meta(description="Deadline: time from the campaign's start, or a moment."),
     ] = None
     budget: Annotated[Amount | None, Meta(description="Budget, which is never exceeded.")] = None
     trade_off: Annotated[

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import NoReturn, TypeVar
 
@@ -437,6 +437,41 @@ def parse_moment(text: str, now: float) -> float:
             f"got {_shown(text)}"
         ) from None
 
+
+def parse_deadline(value: object, now: float, begin: float | None = None) -> float:
+    """
+    Parse a deadline into seconds from a begin: ``"2h"``, ``90``, or ``"2026-11-28 18:00"``.
+
+    A date has a time of day, and is in this machine's zone unless it states one; it may be a
+    date-time of TOML. Anything else is read as by :func:`parse_duration`.
+
+    Parameters
+    ----------
+    now, begin
+        Seconds since the epoch; a ``begin`` of None is now.
+
+    Raises
+    ------
+    InputError
+        When it is neither, or a date that has passed.
+    """
+    text = value.isoformat() if isinstance(value, date) else value
+    if not isinstance(text, str) or not _DATED.match(text):
+        return parse_duration(value)
+    try:
+        if len(text.strip()) <= len("2026-11-28"):
+            raise ValueError("the day begins or ends at midnight")
+        moment = datetime.fromisoformat(text.strip())
+        seconds = moment.timestamp()
+    except (OverflowError, OSError, ValueError):
+        raise InputError(f"{_EXPECTED_MOMENT}, got {_shown(text)}") from None
+    if seconds <= now:
+        raise InputError(f"expected a moment to come, got {moment:%Y-%m-%d %H:%M}")
+    return seconds - (now if begin is None else begin)
+
+
+_DATED = re.compile(r"\s*\d{4}-\d{2}-\d{2}", re.ASCII)
+_EXPECTED_MOMENT = 'expected a date with a time of day such as "2026-11-28 18:00"'
 
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?", re.ASCII)
 _EXPECTED = 'expected a period such as "2026", "2026-11", "2026-11-21" or "2026-11-01..2026-11-15"'
