@@ -180,6 +180,7 @@ def test_a_goal_out_of_reach_has_counter_offers_and_starts_nothing(tmp_path: Pat
         bursar.run(campaign, runs=tmp_path / "runs")
     assert isinstance(caught.value, GoalOutOfReach)
     assert caught.value.quote.counter_offers == proposal.counter_offers
+    assert "; in more time: " in str(caught.value)
     assert not (tmp_path / "runs").exists()
 
 

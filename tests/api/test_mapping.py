@@ -85,7 +85,7 @@ def test_at_the_deadline_what_runs_is_ended_and_the_results_so_far_are_here(
         return 100.0 if begun and sum(call.done() for call in calls) == 3 else 0.0
 
     monkeypatch.setattr(mapping, "_submit", recorded)
-    monkeypatch.setattr(mapping, "time", SimpleNamespace(monotonic=now))
+    monkeypatch.setattr(mapping, "time", SimpleNamespace(monotonic=now, time=time.time))
 
     def waiting(x: int) -> int:
         if x == 1:

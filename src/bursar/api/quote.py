@@ -408,5 +408,8 @@ class GoalOutOfReach(Infeasible):
     """
 
     def __init__(self, quote: Quote) -> None:
-        super().__init__(quote.reason)
+        from bursar.report.charts import describe
+
+        offers = [describe(offer, quote.currency) for offer in quote.counter_offers]
+        super().__init__("; ".join([quote.reason, *offers]))
         self.quote = quote
