@@ -148,3 +148,49 @@ def test_a_run_that_was_stopped_had_as_many_tasks_as_its_campaign(tmp_path: Path
     known = known_runtimes(campaign(*["part"] * 3, "gather"), ["here"], probed(tmp_path, tasks=73))
 
     assert not known.same_size
+
+
+@pytest.mark.parametrize("spread", ["in one execution", "over executions"])
+def test_more_threads_are_expected_to_take_less_time(tmp_path: Path, spread: str) -> None:
+    """A rule that took 80, 20 and 10 s on 1, 4 and 8 threads takes about 40 s on 2."""
+    random = np.random.default_rng(7)
+    made = History(tmp_path / "history.sqlite")
+    made.add(
+        TaskObservation(
+            execution="run" if spread == "in one execution" else f"run-{threads}",
+            task=f"sort{number}",
+            kind="sort",
+            processors=threads,
+            site="here",
+            start=1e9 + number,
+            seconds=float(80 / threads * random.lognormal(0, 0.1)),
+        )
+        for number, threads in enumerate([1, 4, 8] * 6)
+    )
+    tasks = tuple(Task(id=f"t{many}", name="sort", processors=many) for many in (1, 2, 4, 8))
+
+    known = known_runtimes(Campaign(name="c", workflow=Workflow(tasks)), ["here"], made)
+
+    np.testing.assert_allclose(known.medians(), [80, 40, 20, 10], rtol=0.15)
+
+
+def test_threads_without_an_effect_are_left_out(tmp_path: Path) -> None:
+    """Three executions that differ as executions do, and have other numbers of threads."""
+    made = History(tmp_path / "history.sqlite")
+    made.add(
+        TaskObservation(
+            execution=f"run-{threads}",
+            task=f"sort{number}",
+            kind="sort",
+            processors=threads,
+            site="here",
+            start=1e9 + number,
+            seconds={1: 20.0, 4: 25.0, 8: 21.0}[threads] + number / 20,
+        )
+        for number, threads in enumerate([1, 4, 8] * 6)
+    )
+    tasks = tuple(Task(id=f"t{many}", name="sort", processors=many) for many in (1, 8))
+
+    known = known_runtimes(Campaign(name="c", workflow=Workflow(tasks)), ["here"], made)
+
+    assert known.medians()[0] == known.medians()[1]

@@ -119,7 +119,7 @@ def test_a_job_that_fails_is_told_with_its_log(tmp_path: Path) -> None:
     done = snakemake(tmp_path)
 
     assert done.returncode == 1
-    assert "bursar: exit status 1" in done.stdout
+    assert "bursar: exit status 3" in done.stdout
     (log,) = (tmp_path / ".snakemake" / "bursar" / "logs").rglob("*.log")
     assert "it broke here" in log.read_text()
     assert str(log) in done.stdout

@@ -410,6 +410,8 @@ def _features(
                 sizes = np.array([_input_bytes(tasks[int(at)], root) for at in wanted])
                 # A size that is not known yet has no effect.
                 columns.append(np.log(np.concatenate([total, np.maximum(sizes, 1.0)])))
+            held = [tasks[int(at)].processors for at in wanted]
+            columns.append(np.log(np.concatenate([own.processors[rows[seen]], held]).clip(1)))
             names = [tasks[int(at)].name for at in wanted]
             if len(set(names)) > 1:
                 columns.append(_of_name(own, rows[seen], names))

@@ -35,6 +35,8 @@ class ExecutorSettings(ExecutorSettingsBase):
         Folder for the journal and the bill of the jobs; None: a new one in ``.snakemake/bursar``.
     enforce_runtime
         Whether a job is killed after its resource ``runtime``, which else is an estimate.
+    whole_snakemake
+        Whether shell commands run in a Snakemake of their own, too.
     """
 
     sites: Optional[str] = field(  # noqa: UP045
@@ -69,6 +71,13 @@ class ExecutorSettings(ExecutorSettingsBase):
         default=False,
         metadata={
             "help": "Kill a job after its resource runtime, which else is an estimate.",
+            "env_var": False,
+        },
+    )
+    whole_snakemake: bool = field(
+        default=False,
+        metadata={
+            "help": "Start a Snakemake for each job, also where its shell command is enough.",
             "env_var": False,
         },
     )

@@ -4,27 +4,26 @@ import asyncio
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 
-from bursar.formats.sites_toml import read_sites
 from bursar.model.errors import BursarError
-from snakemake_executor_plugin_bursar.deadline import WorkflowDeadline
 from snakemake_executor_plugin_bursar.finished_jobs import FinishedJobs
 from snakemake_executor_plugin_bursar.job_needs import job_needs
-from snakemake_executor_plugin_bursar.running_jobs import (
-    EngineOfService,
-    EngineOfThisProcess,
-    JobRunner,
-    ScriptJob,
-)
+from snakemake_executor_plugin_bursar.shell_jobs import shell_command
+
+# Snakemake imports all plugins, also in the process of each job: the engine is left until it runs.
+if TYPE_CHECKING:
+    from snakemake_executor_plugin_bursar.deadline import WorkflowDeadline
+    from snakemake_executor_plugin_bursar.running_jobs import JobRunner, ScriptJob
 
 FOLDER = Path(".snakemake") / "bursar"
 """Folder below the working directory for journals, bills and logs."""
@@ -39,6 +38,11 @@ class SnakemakeExecutor(RemoteExecutor):
     """Runs each job as a script on a worker of Bursar, with what its resources ask for."""
 
     def __post_init__(self) -> None:
+        from snakemake_executor_plugin_bursar.running_jobs import (
+            EngineOfService,
+            EngineOfThisProcess,
+        )
+
         settings = self.workflow.executor_settings
         self._counted = _counted(settings.sites)
         self._folder = os.getcwd()
@@ -52,6 +56,7 @@ class SnakemakeExecutor(RemoteExecutor):
         self._deadline: WorkflowDeadline | None = None
         self._finished = FinishedJobs(self.workflow, FOLDER / "ended")
         self._runner: JobRunner
+        self._engine: EngineOfThisProcess | None = None
         if settings.service is not None:
             self._runner = EngineOfService(settings.service, FOLDER / "service.json")
             self.next_seconds_between_status_checks = STATUS_CHECKS_AT_SERVICE
@@ -59,7 +64,9 @@ class SnakemakeExecutor(RemoteExecutor):
             begun = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             folder = settings.folder or FOLDER / begun
             if settings.deadline is not None:
-                self._deadline = WorkflowDeadline(
+                from snakemake_executor_plugin_bursar import deadline
+
+                self._deadline = deadline.WorkflowDeadline(
                     self.workflow,
                     settings.sites,
                     settings.deadline,
@@ -68,7 +75,7 @@ class SnakemakeExecutor(RemoteExecutor):
                 )
                 for line in self._deadline.told_before():
                     self.logger.info(line)
-            self._runner = EngineOfThisProcess(
+            self._runner = self._engine = EngineOfThisProcess(
                 settings.sites, settings.budget, settings.deadline, Path(folder)
             )
             self.next_seconds_between_status_checks = STATUS_CHECKS
@@ -108,20 +115,23 @@ class SnakemakeExecutor(RemoteExecutor):
     def _log(self, job: JobExecutorInterface) -> str:
         return os.path.abspath(str(job.logfile_suggestion(str(FOLDER / "logs"))))
 
-    def _script(self, job: JobExecutorInterface) -> ScriptJob:
+    def _script(self, job: JobExecutorInterface) -> "ScriptJob":
+        from snakemake_executor_plugin_bursar.running_jobs import ScriptJob
+
+        settings = self.workflow.executor_settings
+        command = None if settings.whole_snakemake else shell_command(self.workflow, job)
         needs = job_needs(job.resources, job.threads, self._counted)
         identity = [job.name, sorted(map(str, job.output or [job.jobid])), job.attempt]
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-        enforced = self.workflow.executor_settings.enforce_runtime
         return ScriptJob(
             name=job.name,
             identity=f"{job.name} {digest}"[-160:],
-            text=self.format_job_exec(job),
+            text=command.text(sys.executable) if command else self.format_job_exec(job),
             folder=self._folder,
             log=self._log(job),
             mark=self._finished.mark(job),
             needs=needs,
-            limit=needs.runtime if enforced else None,
+            limit=needs.runtime if settings.enforce_runtime else None,
         )
 
     async def check_active_jobs(
@@ -130,8 +140,8 @@ class SnakemakeExecutor(RemoteExecutor):
         """Report jobs that have ended, and yield those that have not."""
         if not active_jobs:  # Snakemake asks before anything of this class is there
             return
-        if self._deadline is not None and isinstance(self._runner, EngineOfThisProcess):
-            line = await asyncio.to_thread(self._deadline.told_now, self._runner.executor)
+        if self._deadline is not None and self._engine is not None:
+            line = await asyncio.to_thread(self._deadline.told_now, self._engine.executor)
             if line is not None:
                 self.logger.info(line)
         names = [_aux(info)["name"] for info in active_jobs]
@@ -168,6 +178,8 @@ def _counted(sites: str | None) -> dict[str, int]:
     """Return the resources that sites count, with the largest number at one of them."""
     if sites is None:
         return {}
+    from bursar.formats.sites_toml import read_sites
+
     try:
         facts = read_sites(Path(sites))
     except BursarError as error:
