@@ -179,9 +179,10 @@ def test_running_tasks_are_compared_with_their_own_estimates():
 def test_what_runs_and_what_has_ended_do_not_bias_the_level():
     """Over many executions whose first tenth has ended, the middle of the rest is met."""
     random = np.random.default_rng(12)
-    model = learn_runtimes(executions(random, 12, 60, 3.0, 0.2, 0.6), 1, 1)
     off = []
     for _ in range(40):
+        # Learned anew each time: one model's level is wrong by 0.06 itself.
+        model = learn_runtimes(executions(random, 12, 60, 3.0, 0.2, 0.6), 1, 1)
         truth = np.sort(np.exp(3.0 + random.normal(0, 0.2) + random.normal(0, 0.6, 40)))
         now = truth[3]
         first = columns(np.zeros(4), np.zeros(4), truth[:4])
@@ -204,6 +205,20 @@ def test_a_gather_is_less_certain_when_the_campaign_is_larger():
         drawn, *_ = draw_runtimes(model, tasks([0] * parts + [1]), NOTHING, 600, random)
         spread[parts] = np.std(np.log(drawn[:, -1]))
     assert spread[200] > spread[20] + 0.15
+
+
+def test_how_far_tasks_differ_is_as_uncertain_as_the_tasks_seen_are_few():
+    """
+    The deviation of tasks in a draw is Student's: 4 degrees of freedom of the prior and 1 of two
+    tasks put its 95 % quantile at sqrt(4.351 / 1.145) = 1.95 times the median (chi-squared with 5
+    degrees), and 199 of 200 tasks near it.
+    """
+    random = np.random.default_rng(11)
+    for count, apart in ((2, 1.95), (200, 1.09)):
+        model = learn_runtimes(executions(random, 1, count, 3.0, 0.0, 0.3), 1, 1)
+        drawn = draw_runtimes(model, tasks(np.zeros(300)), NOTHING, 4000, random).runtimes
+        spread = np.log(drawn).std(axis=1)
+        assert np.quantile(spread, 0.95) / np.median(spread) == pytest.approx(apart, rel=0.05)
 
 
 def test_failed_attempts_take_time():

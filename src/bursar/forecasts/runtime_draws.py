@@ -27,6 +27,7 @@ from bursar.forecasts.runtime_model import (
     KindModel,
     RuntimeColumns,
     RuntimeModel,
+    censored_deviation,
     normal_pool,
     robust_deviation,
 )
@@ -39,7 +40,6 @@ BoolArray = NDArray[np.bool_]
 DRIFT = 1.0
 """Part of the deviation between executions by which one changes while it goes on."""
 
-_ROUNDS = 100
 _GRIDS, _POINTS = 3, 61
 _KERNELS = 100
 _UNLIKE = 0.05  # share of tasks that are unlike all of their kind
@@ -200,7 +200,10 @@ def draw_runtimes(
     levels = _prior_levels(model, stated, observed, y, rest, counts, floors)
     seen = [_observe(levels[kind], rest[observed[kind]], floors[kind]) for kind in range(kinds)]
     scale = np.sqrt(model.freedom / random.chisquare(model.freedom, draws))
-    drawn = _draw_levels(levels, seen, scale, random)
+    # Of few tasks it is known badly how far tasks differ, as in Student's distribution.
+    freedom = np.array([one.model.freedom for one in levels])
+    widths = np.sqrt(freedom / random.chisquare(freedom, (draws, kinds)))
+    drawn = _draw_levels(levels, seen, scale, widths, random)
     runtimes = np.empty((draws, len(tasks.kind)))
     for kind in range(kinds):
         rows = np.flatnonzero(tasks.kind == kind)
@@ -209,13 +212,12 @@ def draw_runtimes(
         centre = drawn[:, kind, None] + effect[rows][None, :]
         low = np.zeros((draws, len(rows)))
         going = tasks.elapsed[rows] > 0
-        pool = levels[kind].model.pool
+        pool, width = levels[kind].model.pool, widths[:, kind, None]
         if going.any():
-            low[:, going] = _share_below(
-                pool, np.log(tasks.elapsed[rows][going])[None, :] - centre[:, going]
-            )
+            beyond = np.log(tasks.elapsed[rows][going])[None, :] - centre[:, going]
+            low[:, going] = _share_below(pool, beyond / width)
         share = low + (1 - low) * random.random((draws, len(rows)))
-        values = np.exp(np.minimum(centre + _quantile(pool, share), 60.0))
+        values = np.exp(np.minimum(centre + width * _quantile(pool, share), 60.0))
         values = np.maximum(values, tasks.elapsed[rows][None, :])
         failures = levels[kind].model.failures
         if failures > 0:
@@ -351,7 +353,8 @@ def _prior_levels(
             # Those that have ended are the short ones: they do not show how far tasks differ.
             noise = censored_deviation(own_times, longer, prior)
             pool = normal_pool(float(noise), 21)
-        fresh = replace(own, within=float(noise), pool=np.sort(pool))
+        freedom = WEIGHT_WITHIN + max(len(own_times) + len(longer) - 1, 0)
+        fresh = replace(own, within=float(noise), freedom=freedom, pool=np.sort(pool))
         word = stated[kind]
         if word is not None:
             apart = model.estimate_unsure
@@ -401,38 +404,6 @@ def _usual_level(
     if not tasks:
         raise UnknownRuntimes
     return float(np.log(total / tasks))
-
-
-def censored_deviation(ended: FloatArray, floor: FloatArray, prior: float) -> float:
-    """
-    Return the deviation of values of which some are known only to be above a floor.
-
-    By expectation maximisation for a normal distribution (Tobin 1958), with the square of ``prior``
-    counting as some observations.
-    """
-    mean = float(np.mean(np.concatenate([ended, floor])))
-    deviation = prior
-    for _ in range(_ROUNDS):
-        z = (floor - mean) / deviation
-        # The normal hazard, phi / (1 - Phi): beyond 8 deviations it is the distance itself.
-        hazard = np.array(
-            [
-                math.exp(-x * x / 2) / math.sqrt(2 * math.pi) / (0.5 * math.erfc(x / math.sqrt(2)))
-                if x < 8
-                else x + 1 / x
-                for x in z
-            ]
-        )
-        expected = mean + deviation * hazard
-        squares = deviation**2 * (1 + z * hazard - hazard**2) + (expected - mean) ** 2
-        mean = float((ended.sum() + expected.sum()) / (len(ended) + len(floor)))
-        total = float(((ended - mean) ** 2).sum() + squares.sum())
-        count = len(ended) + len(floor)
-        moved = math.sqrt((WEIGHT_WITHIN * prior**2 + total) / (WEIGHT_WITHIN + count)) - deviation
-        deviation += moved
-        if abs(moved) < 1e-5:
-            break
-    return deviation
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,7 +483,11 @@ def _thinned(values: FloatArray, most: int = 400) -> tuple[FloatArray, float]:
 
 
 def _draw_levels(
-    levels: Sequence[_Level], seen: Sequence[_Seen], scale: FloatArray, random: np.random.Generator
+    levels: Sequence[_Level],
+    seen: Sequence[_Seen],
+    scale: FloatArray,
+    widths: FloatArray,
+    random: np.random.Generator,
 ) -> FloatArray:
     """Draw the level of each kind, shape ``(draws, kinds)``, given what has been seen."""
     draws, kinds = len(scale), len(levels)
@@ -520,7 +495,7 @@ def _draw_levels(
     own = np.array([one.own for one in levels])[None, :] ** 2 * scale[:, None] ** 2
     own = own + np.array([one.fixed for one in levels])[None, :] ** 2
     deviation = np.array([one.deviation for one in seen])[None, :]
-    variance = np.array([one.variance for one in seen])[None, :]
+    variance = np.array([one.variance for one in seen])[None, :] * widths**2
     # The common factor z is standard normal; a kind's observed mean is normal about shared * z.
     precision = 1 + (shared**2 / (own + variance)).sum(axis=1)
     centre = (shared * deviation / (own + variance)).sum(axis=1) / precision

@@ -14,6 +14,7 @@ References
    chi-squared prior of a variance) and 5 (hierarchical models).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -76,6 +77,8 @@ WHOLE = 0.8
 
 POOL = 500
 """Deviations of tasks of a kind that are kept, at most."""
+
+_ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +144,8 @@ class KindModel:
         Deviation of the levels of executions.
     within
         Deviation of tasks within an execution.
+    freedom
+        Degrees of freedom by which that deviation is known, those of its prior included.
     pool
         Deviations of tasks from the level of their execution, ascending, never empty.
     covariates
@@ -162,6 +167,7 @@ class KindModel:
     unsure: float = 0.0
     between: float = SPREAD_BETWEEN["unknown"]
     within: float = SPREAD_WITHIN
+    freedom: float = WEIGHT_WITHIN
     pool: FloatArray = field(default_factory=lambda: normal_pool(SPREAD_WITHIN))
     covariates: CovariateFit = field(default_factory=CovariateFit)
     failures: float = 0.0
@@ -316,6 +322,38 @@ def robust_deviation(deviations: FloatArray) -> float:
     return min(plain, 1.4826 * float(np.median(np.abs(deviations))))
 
 
+def censored_deviation(ended: FloatArray, floor: FloatArray, prior: float) -> float:
+    """
+    Return the deviation of values of which some are known only to be above a floor.
+
+    By expectation maximisation for a normal distribution (Tobin 1958), with the square of ``prior``
+    counting as some observations.
+    """
+    mean = float(np.mean(np.concatenate([ended, floor])))
+    deviation = prior
+    for _ in range(_ROUNDS):
+        z = (floor - mean) / deviation
+        # The normal hazard, phi / (1 - Phi): beyond 8 deviations it is the distance itself.
+        hazard = np.array(
+            [
+                math.exp(-x * x / 2) / math.sqrt(2 * math.pi) / (0.5 * math.erfc(x / math.sqrt(2)))
+                if x < 8
+                else x + 1 / x
+                for x in z
+            ]
+        )
+        expected = mean + deviation * hazard
+        squares = deviation**2 * (1 + z * hazard - hazard**2) + (expected - mean) ** 2
+        mean = float((ended.sum() + expected.sum()) / (len(ended) + len(floor)))
+        total = float(((ended - mean) ** 2).sum() + squares.sum())
+        count = len(ended) + len(floor)
+        moved = math.sqrt((WEIGHT_WITHIN * prior**2 + total) / (WEIGHT_WITHIN + count)) - deviation
+        deviation += moved
+        if abs(moved) < 1e-5:
+            break
+    return deviation
+
+
 def _site_effects(
     columns: RuntimeColumns, rest: FloatArray, members: Sequence[IntArray], sites: int
 ) -> tuple[FloatArray, FloatArray]:
@@ -468,6 +506,7 @@ def _kind_model(
         unsure=float(np.sqrt(1 / precision.sum())),
         between=float(np.sqrt(between)),
         within=float(np.sqrt(noise)),
+        freedom=WEIGHT_WITHIN + float(np.maximum(levels.counts - 1, 0).sum()),
         pool=np.sort(pool),
         covariates=fit,
         failures=failures,
