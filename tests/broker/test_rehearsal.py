@@ -29,13 +29,14 @@ def rehearsed(
     start_up: float = 0.0,
     added: float = 0.0,
     now: float = 0.0,
+    running: tuple[int, ...] = (),
 ) -> StrategySimulationResult:
     """What jobs come to that take what they are said to take."""
     tasks = [Task(id=str(i), runtime=runtime) for i, runtime in enumerate(runtimes)]
     past = replace(NOTHING_YET, spent=lambda: spent, clock=lambda: now)
     economy = EconomyScheduler(tasks, [site], goal, strategy)
     times = {site.name: PilotTimes(wait=wait, start_up=start_up, added=added)}
-    found = StrategySimulation(economy, goal, past, times).run(len(tasks))
+    found = StrategySimulation(economy, goal, past, times, running=running).run(len(tasks))
     assert found is not None
     return found
 
@@ -98,3 +99,13 @@ def test_workers_start_in_the_time_that_a_site_adds_and_waits_are_not_paid() -> 
     assert found == StrategySimulationResult(done=2, left=2, finish=36.0, cost=26.0)
     assert poor.done == 0
     assert poor.cost <= 12.0
+
+
+def test_a_job_that_runs_neither_queues_nor_starts_again() -> None:
+    """The first of two jobs runs: 10 s are left of it, and only the second waits and starts."""
+    shared = replace(SITE, background=BackgroundLoad(trace="log.swf"))
+    times = {"wait": 5.0, "start_up": 3.0, "added": 30.0}
+
+    found = rehearsed(Goal(deadline=100.0), 10.0, 10.0, site=shared, running=(0,), **times)
+
+    assert found == StrategySimulationResult(done=2, left=2, finish=28.0, cost=23.0)

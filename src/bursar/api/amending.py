@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bursar.api.known_campaign import ForeseenCampaign
+from bursar.api.planning import asked_queues
 from bursar.api.queues import queue_waits
 from bursar.api.quote import Quote
 from bursar.api.site_resolution import RUNS
@@ -304,11 +305,15 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             spent=lambda: spent,
             epoch=record.incarnations[0][0] if record.incarnations else time.time(),
         )
-        foreseen, progress = None, None
+        foreseen, progress, queues = None, None, None
         if record.incarnations and (forecaster := _forecaster(record, campaign)) is not None:
             foreseen = ForeseenCampaign(campaign=campaign, known=forecaster.known)
             standing = recorded_standing(record, goal, elapsed, spent)
             progress = forecaster.progress_of(standing)
+            sites = record.info.sites
+            queues = asked_queues(
+                sites, {site.name for site in sites}, record.folder.path.parent, is_pool=False
+            )
         quote = quote_strategy(
             campaign,
             record.info.sites,
@@ -316,6 +321,7 @@ def _verdict(record: RunRecord, goal: Goal, elapsed: float, spent: float) -> Ame
             past=past,
             foreseen=foreseen,
             progress=progress,
+            queues=queues,
         )
         finish, cost = quote.makespan, quote.cost
         if quote.forecast is not None:

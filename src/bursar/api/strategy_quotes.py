@@ -1,6 +1,6 @@
 """Quotes of a bag of tasks under a strategy, and the counter-offers that it can keep."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -105,9 +105,14 @@ def quote_strategy(
         batches: "JobBatches | None" = None,
     ) -> "StrategySimulationResult | None":
         met, takes = times.of(draw), draw.takes
-        stands = past if batches is None else batches.past_of(past)
+        stands, running = past, list(() if progress is None else progress.elapsed)
+        if batches is not None:
+            stands, running = batches.past_of(past), batches.batch_of[running].tolist()
         return simulate_strategy(
-            campaign, sites, strategy, goal, stands, met, epoch, spare=spare, takes=takes
+            *(campaign, sites, strategy, goal, stands, met, epoch),
+            spare=spare,
+            takes=takes,
+            running=running,
         )
 
     forecasts = None
@@ -269,6 +274,7 @@ def simulate_strategy(
     *,
     spare: float = 0.0,
     takes: "RunTimeOf | None" = None,
+    running: Iterable[int] = (),
 ) -> "StrategySimulationResult | None":
     """
     Simulate a strategy under a goal with estimated or given run times; None: no result.
@@ -284,12 +290,14 @@ def simulate_strategy(
         Share of the time left that the strategy keeps.
     takes
         Seconds that a job, by its number, takes at a site; None: as estimated.
+    running
+        Numbers of the jobs that run.
     """
     trading = None if epoch is None else CampaignTrader(sites, epoch=epoch)
     from bursar.broker.strategy_simulation import StrategySimulation  # late: see _economy
 
     economy = _economy(campaign, sites, strategy, goal, trading, spare)
-    rehearsal = StrategySimulation(economy, goal, past, times, takes)
+    rehearsal = StrategySimulation(economy, goal, past, times, takes, running)
     return rehearsal.run(len(campaign.workflow.tasks))
 
 

@@ -8,7 +8,7 @@ checked by it, includes what the rules of the strategy and the holds of the guar
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -137,6 +137,8 @@ class StrategySimulation:
         What sites add to the time of pilots, by their names; others add nothing.
     takes
         Seconds that a job, by its number, really takes at a site; None: as the scheduler estimates.
+    running
+        Numbers of the jobs that run: their processors neither queue nor start.
     """
 
     def __init__(
@@ -146,10 +148,12 @@ class StrategySimulation:
         past: ResumeState,
         times: Mapping[str, PilotTimes] = MappingProxyType({}),
         takes: Callable[[int, str], float] | None = None,
+        running: Iterable[int] = (),
     ) -> None:
         self._economy = economy
         self._takes = takes or economy.seconds_of
         self._times = times
+        self._running = set(running)
         self._now, self._paid_before = past.clock(), past.spent()
         budget = None if goal.budget is None else max(0.0, goal.budget - self._paid_before)
         self._guard = BudgetGuard(budget_amount(budget), limit_of=lambda _: None)
@@ -218,7 +222,7 @@ class StrategySimulation:
                 self._economy.short(pilot)
                 continue
             if leased is None:
-                begin, times = self._begin(pilot, now), self._times_at(pilot.site)
+                begin, times = self._begin(pilot, now), self._times_of(pilot)
                 starting = begin - now + times.start_up
                 leased = _SimulatedPilot(
                     pilot, begin + pilot.duration, pilot.duration, starting=starting
@@ -237,6 +241,7 @@ class StrategySimulation:
     def _start(self, leased: _SimulatedPilot) -> None:
         """Begin the first job of a pilot."""
         seconds = self._takes(leased.tasks[0], leased.pilot.site)
+        self._running.discard(leased.tasks[0])
         leased.since = self._now + leased.starting
         leased.ends, leased.starting = leased.since + seconds, 0.0
 
@@ -295,7 +300,7 @@ class StrategySimulation:
     def _lease(self, pilot: Allocation, now: float) -> Lease:
         begin = self._begin(pilot, now)
         until = begin + pilot.duration
-        unwatched = self._times_at(pilot.site).unwatched
+        unwatched = self._times_of(pilot).unwatched
         return lease_of(pilot, begin, currency="SU", until=until, unwatched=unwatched)
 
     def _close_idle(self) -> None:
@@ -308,10 +313,13 @@ class StrategySimulation:
         """Return when a pilot's processor is held from: later for a booking, or after a wait."""
         if pilot.start is not None:
             return max(now, pilot.start)
-        return now + self._times_at(pilot.site).wait
+        return now + self._times_of(pilot).wait
 
-    def _times_at(self, site: str) -> PilotTimes:
-        return self._times.get(site, _AT_ONCE)
+    def _times_of(self, pilot: Allocation) -> PilotTimes:
+        times = self._times.get(pilot.site, _AT_ONCE)
+        if self._running.isdisjoint(pilot.tasks[:1]):
+            return times
+        return replace(times, wait=0.0, start_up=0.0)
 
 
 _AT_ONCE = PilotTimes()
