@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress
+from bursar.forecasts.fan import Fan, ForecastFan
+from bursar.report.progress import ProgressSnapshot, RunProgress, SiteProgress, outlook
 
 SNAPSHOT = ProgressSnapshot(
     campaign="epidemic",
@@ -107,3 +108,22 @@ def test_the_panel_shows_the_rate_and_goes_away() -> None:
     assert "5/s" in text
     assert "43 s left" in text
     assert text.endswith("\x1b[1A\x1b[2K" * 4)  # up and wiped, each of its four lines
+
+
+def test_a_run_past_its_forecast_is_not_told_to_end_at_once() -> None:
+    """Past the median its last tenth is told, past that the forecast is said to be wrong."""
+    fan = ForecastFan(
+        at_s=2.0,
+        end_s=Fan(p10=20.0, p50=30.0, p90=40.0),
+        cost=Fan(p10=1.0, p50=2.0, p90=4.0),
+        odds=0.97,
+    )
+
+    before, between, after = (
+        outlook(replace(SNAPSHOT, elapsed=elapsed, spent=spent, forecast=fan))
+        for elapsed, spent in ((10.0, 1.5), (35.0, 3.0), (41.0, 4.5))
+    )
+
+    assert before == "20 s left, 30 s at 90 %; cost 2, 4 EUR at 90 %; odds 97 %"
+    assert between == "5 s left at 90 %; cost 4 EUR at 90 %; odds 97 %"
+    assert after == "longer than forecast, which was 40 s at 90 %"

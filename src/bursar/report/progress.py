@@ -480,12 +480,16 @@ def outlook(s: ProgressSnapshot) -> str:
     forecast = s.forecast
     if forecast is None:
         return ""
-    middle, late = (max(end - s.elapsed, 0.0) for end in (forecast.end_s.p50, forecast.end_s.p90))
-    parts = [f"{span(middle)} left, {span(late)} at 90 %"]
+    middle, late = (end - s.elapsed for end in (forecast.end_s.p50, forecast.end_s.p90))
+    if late <= 0:  # the run has shown the forecast wrong, and with the end its cost and odds
+        return f"longer than forecast, which was {span(forecast.end_s.p90)} at 90 %"
+    parts = [
+        f"{span(middle)} left, {span(late)} at 90 %" if middle > 0 else f"{span(late)} left at 90 %"
+    ]
     cost = forecast.cost
-    if cost is not None and cost.p90 > 0:
-        dear = amount(max(cost.p90, s.spent), s.currency)
-        parts.append(f"cost {money(max(cost.p50, s.spent))}, {dear} at 90 %")
+    if cost is not None and cost.p90 > s.spent:
+        dear = f"{amount(cost.p90, s.currency)} at 90 %"
+        parts.append(f"cost {money(cost.p50)}, {dear}" if cost.p50 > s.spent else f"cost {dear}")
     if forecast.odds is not None:
         parts.append(f"odds {odds_in_words(forecast.odds)}")
     return "; ".join(parts)

@@ -136,19 +136,22 @@ export class RunView {
     const ended = c.succeeded + c.failed + c.skipped;
     box.push(figure("progress", `${whole(ended)} of ${whole(c.total)}`, { share: ended / Math.max(1, c.total), lost: c.failed / Math.max(1, c.total),
       small: [`${whole(c.running)} running`, `${whole(c.waiting)} waiting`, c.failed && `${whole(c.failed)} failed`, c.skipped && `${whole(c.skipped)} skipped`].filter(Boolean).join(", ") }));
-    const elapsed = now ? now.elapsed : doc.data.end, fan = now && now.forecast || S.forecast;
+    const elapsed = now ? now.elapsed : doc.data.end, told = now && now.forecast || S.forecast;
+    // A run that goes on past the end of nine of ten has shown its forecast wrong.
+    const isOutrun = told && elapsed > told.end_s.p90, fan = isOutrun ? null : told;
     box.push(figure("elapsed", time(elapsed), { small: S.deadline_s === null ? "" : `deadline ${time(S.deadline_s)}`, share: S.deadline_s ? elapsed / S.deadline_s : null, warn: S.deadline_s && elapsed > S.deadline_s ? "bad" : "" }));
     if (fan) {
       const late = S.deadline_s !== null && fan.end_s.p50 > S.deadline_s;
       box.push(figure("expected end", time(fan.end_s.p50), { small: `90 % by ${time(fan.end_s.p90)}`, cls: late ? "bad" : "" }));
-    } else box.push(figure("expected end", time(now ? now.current_finish : S.predicted_makespan_s), { small: S.predicted_makespan_s ? `planned ${time(S.predicted_makespan_s)}` : "" }));
+    } else if (isOutrun) box.push(figure("expected end", "unknown", { small: `longer than forecast: 90 % by ${time(told.end_s.p90)}`, cls: "warn" }));
+    else box.push(figure("expected end", time(now ? now.current_finish : S.predicted_makespan_s), { small: S.predicted_makespan_s ? `planned ${time(S.predicted_makespan_s)}` : "" }));
     const spent = now ? now.spent : S.cost, budget = now ? now.budget : S.budget;
     box.push(figure("spent", cash(spent), { small: budget === null ? "" : `budget ${num(budget)}`, share: budget ? spent / budget : null, warn: budget && spent > budget ? "bad" : "" }));
     if (fan && fan.cost) box.push(figure("expected cost", cash(fan.cost.p50), { small: `90 % at most ${num(fan.cost.p90)}`, cls: budget !== null && fan.cost.p50 > budget ? "bad" : "" }));
     if (fan && fan.odds !== null && fan.odds !== undefined) box.push(figure(S.deadline_s !== null && budget !== null ? "odds of deadline and budget" : S.deadline_s !== null ? "odds of the deadline" : "odds of the budget", percent(fan.odds), { share: fan.odds, cls: fan.odds < 0.5 ? "bad" : fan.odds < 0.9 ? "warn" : "good", warn: fan.odds < 0.5 ? "bad" : fan.odds < 0.9 ? "warn" : "good" }));
-    const told = `${Math.floor(10 * ended / Math.max(1, c.total)) * 10} % of the tasks have ended` + (c.failed ? `, ${count(c.failed, "task")} failed` : "");
-    if (this.told && told !== this.told) announce(told);
-    this.told = told;
+    const news = `${Math.floor(10 * ended / Math.max(1, c.total)) * 10} % of the tasks have ended` + (c.failed ? `, ${count(c.failed, "task")} failed` : "");
+    if (this.told && news !== this.told) announce(news);
+    this.told = news;
     return box;
   }
 

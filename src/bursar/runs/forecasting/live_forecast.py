@@ -48,7 +48,7 @@ PARTS = 200
 """A forecast is made for each such part of a run's expected length, at most."""
 
 LOAD = 0.01
-"""Share of a processor that forecasts may take; half of the first one is what it loads."""
+"""Share of a processor that forecasts may take, but for the first one, which mostly loads code."""
 
 MOST_TASKS = 200_000
 """Tasks of a run, at most, for which forecasts are made while it goes on."""
@@ -257,11 +257,11 @@ class LiveForecast:
     def _update(self, standing: RunStanding) -> ForecastUpdate | None:
         # A cancelled call goes on in its thread.
         with self._using:
-            is_first, began = self.latest is None, time.thread_time()
-            try:
-                return self._forecast(standing)
-            finally:
-                self._cost += (0.5 if is_first else 1.0) * (time.thread_time() - began)
+            began = time.thread_time()
+            update = self._forecast(standing)
+            if update is None or self.latest is not None:
+                self._cost += time.thread_time() - began
+            return update
 
     def _forecast(self, standing: RunStanding) -> ForecastUpdate | None:
         forecaster = self._learned()
