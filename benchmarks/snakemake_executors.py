@@ -122,7 +122,7 @@ def main() -> None:
         bench.skip(f"executors of Snakemake side by side: no {', '.join(absent) or PACKAGES} here")
         bench.write()
         return
-    rounds, short, samples = bench.of((5, 50, 8), (3, 10, 2), (1, 1, 0))
+    rounds, short, samples = bench.of((3, 30, 4), (2, 10, 2), (1, 1, 0))
     workflows = {f"{short} short jobs": (SHORT_JOBS, short)}
     if samples:
         workflows[f"tutorial, {samples} samples"] = (BEGIN + TUTORIAL, samples)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import bursar
+from bursar.api.known_campaign import foresee
 from bursar.formats.campaign_file import read_campaign
 from bursar.formats.job_files.snakefile import read_snakefile
 from bursar.model.errors import InputError
@@ -249,7 +251,7 @@ rule count:
 rule report:
     input: expand("done/{s}.txt", s=config.get("who", ["a", "b"]))
     output: "report.txt"
-    run: pass
+    shell: "sleep 0.1; cat {input} > {output}"
 """
 
 
@@ -284,6 +286,54 @@ def test_arguments_mean_what_they_mean_to_snakemake(workflow: Path) -> None:
         ("count[s=c]", 2),
         ("make[s=c]", 1),
     ]
+
+
+THREADS = """
+rule all:
+    input: expand("sorted/{s}", s=config["who"])
+rule sort:
+    output: "sorted/{s}"
+    threads: int(config["threads"])
+    shell: "test {threads} -ge 1; touch {output}"
+"""
+
+
+def test_threads_by_configuration_are_known_from_the_commands_that_ran(workflow: Path) -> None:
+    """Snakemake records commands, not threads; twelve jobs ran, and two are to come."""
+    workflow.write_text(THREADS)
+    every = [f"s{number}" for number in range(14)]
+    for at, threads in enumerate((1, 4, 8)):
+        who = json.dumps(every[4 * at : 4 * at + 4])
+        subprocess.run(
+            ["snakemake", "--cores", "8", "--config", f"threads={threads}", f"who={who}"],
+            check=True,
+            capture_output=True,
+        )
+    for path in Path(".snakemake", "metadata").iterdir():
+        record = json.loads(path.read_text())
+        threads = int(record["shellcmd"].split()[1])
+        record["starttime"] = record["endtime"] - 24 / threads
+        path.write_text(json.dumps(record))
+
+    asked = read_snakefile(workflow, f"--config threads=2 'who={json.dumps(every)}'")
+    seen = foresee(asked, [], "none")
+
+    assert sorted(one.processors for one in asked.earlier) == [1] * 4 + [4] * 4 + [8] * 4
+    assert [task.id for task in asked.workflow.tasks] == ["sort[s=s12]", "sort[s=s13]"]
+    runtimes = [task.runtime for task in seen.campaign.workflow.tasks]
+    assert runtimes == pytest.approx([12.0, 12.0], rel=0.1)
+
+
+def test_a_job_with_more_inputs_than_it_had_is_known_to_have(workflow: Path) -> None:
+    """Its records name the inputs; further samples are gathered by the next run."""
+    both = ["snakemake", "--cores", "2", "--config", 'who=["a", "b"]']
+    subprocess.run(both, check=True, capture_output=True)
+
+    asked = read_snakefile(workflow, '--config \'who=["a", "b", "c"]\'')
+
+    assert {one.task: one.growth for one in asked.earlier if one.seconds is not None} == {
+        "make[s=a]": 1.0, "make[s=b]": 1.0, "count[s=a]": 1.0, "count[s=b]": 1.0, "report": 1.5,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("argument", ["--delete-all-output", "--unlock", "--touch"])

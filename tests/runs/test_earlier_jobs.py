@@ -57,6 +57,24 @@ def test_a_new_job_is_expected_to_take_what_its_rule_takes(tmp_path: Path) -> No
     assert a.runtime == new.runtime == pytest.approx(12.0, rel=0.05)
 
 
+def test_a_job_that_gathers_more_inputs_takes_longer(tmp_path: Path) -> None:
+    """Four samples took 5 s, the first of which is taken as the start: eight take 9 s."""
+    known = (ran("gather", 5.0, growth=2.0), ran("short", 0.5, growth=2.0))
+    asked = campaign("gather", "short", earlier=known, root=tmp_path)
+
+    _, seen = observe_earlier(asked)
+
+    assert [one.seconds for one in seen] == [9.0, 0.5]
+
+
+def test_a_job_that_ran_with_other_threads_is_no_kind_of_its_own(tmp_path: Path) -> None:
+    known = (ran("a", 10.0, processors=4), ran("b", 40.0))
+
+    changed, _ = observe_earlier(campaign("a", "b", earlier=known, root=tmp_path))
+
+    assert {task.name for task in changed.workflow.tasks} == {"align"}
+
+
 def test_jobs_that_take_the_same_stay_one_kind(tmp_path: Path) -> None:
     known = (ran("a", 10.0), ran("b", 11.0))
 

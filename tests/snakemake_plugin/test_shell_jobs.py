@@ -131,6 +131,7 @@ rule first:
     output: "a b/first"
     params: text=lambda wildcards: "it's {braces} \"and\" $quotes"
     threads: 2
+    resources: mem_mb=77
     shell:
         '''
         env | grep -E "THREADS|^TMP|^TEMP" | sort > {output:q}

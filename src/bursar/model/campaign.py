@@ -397,7 +397,9 @@ class EarlierJob:
     input_bytes
         Sum of the sizes of its input files; None when one is unknown.
     processors
-        Processors that it holds.
+        Processors that it held then; where that is unknown, those that it would hold now.
+    growth
+        Number of its input files, beside their number then.
     began
         When it began the last time, seconds since the epoch; None when unknown.
     seconds
@@ -412,6 +414,7 @@ class EarlierJob:
     parameters: Mapping[str, Value] = field(default_factory=dict)
     input_bytes: int | None = None
     processors: int = 1
+    growth: float = 1.0
     began: float | None = None
     seconds: float | None = None
     benchmark: str | None = None

@@ -64,6 +64,8 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     benchmark: str | None
     started: float | None
     ended: float | None
+    recorded_threads: int | None = None
+    recorded_inputs: int | None = None
 
 
 class _Jobs(msgspec.Struct, frozen=True):
@@ -308,7 +310,10 @@ def _earlier(job: _Job, named: str, folder: Path) -> EarlierJob:
         template=job.command,
         parameters=dict(job.wildcards),
         input_bytes=sum(known) if known and len(known) == len(sizes) else None,
-        processors=max(1, job.threads),
+        processors=max(1, job.recorded_threads or job.threads),
+        growth=len({name for name, _ in job.inputs}) / job.recorded_inputs
+        if job.inputs and job.recorded_inputs
+        else 1.0,
         began=job.started if timed else None,
         seconds=job.ended - job.started if timed and job.ended and job.started else None,
         benchmark=None if job.benchmark is None else str(folder / job.benchmark),

@@ -11,6 +11,7 @@ profiles, configuration and targets mean what they mean to ``snakemake``.
 import contextlib
 import json
 import os
+import re
 import sys
 from typing import Any
 
@@ -69,7 +70,7 @@ def described(workflow: Any) -> dict[str, Any]:
 
 def _job(workflow: Any, job: Any, number: dict[Any, int]) -> dict[str, Any]:
     dag = workflow.dag
-    started, ended = _recorded_times(workflow, job)
+    records = _records(workflow, job)
     return {
         "rule": job.rule.name,
         "wildcards": {name: str(value) for name, value in (job.wildcards_dict or {}).items()},
@@ -85,8 +86,11 @@ def _job(workflow: Any, job: Any, number: dict[Any, int]) -> dict[str, Any]:
         "inputs": [[str(name), _size(name)] for name in job.input],
         "outputs": [[str(name), _size(name)] for name in job.output],
         "benchmark": None if job.benchmark is None else str(job.benchmark),
-        "started": started,
-        "ended": ended,
+        # What it was when the job ran the last time; None: unknown.
+        "started": min((one.starttime for one in records), default=None),
+        "ended": max((one.endtime for one in records), default=None),
+        "recorded_threads": _recorded_threads(job, records[0].shellcmd) if records else None,
+        "recorded_inputs": len(set(records[0].input or ())) if records else None,
     }
 
 
@@ -107,17 +111,32 @@ def _size(name: Any) -> int | None:
     return None
 
 
-def _recorded_times(workflow: Any, job: Any) -> tuple[float | None, float | None]:
-    """Return when the job began and ended the last time, seconds since the epoch; None: unknown."""
-    started, ended = [], []
-    for name in job.output:
-        record = workflow.persistence.metadata(name)
-        if record is None or record.incomplete or record.rule != job.rule.name:
-            continue
-        if record.starttime is not None and record.endtime is not None:
-            started.append(float(record.starttime))
-            ended.append(float(record.endtime))
-    return (min(started), max(ended)) if started else (None, None)
+def _records(workflow: Any, job: Any) -> list[Any]:
+    """Return Snakemake's records of the job's last run, one for each output."""
+    found = [workflow.persistence.metadata(name) for name in job.output]
+    return [
+        one
+        for one in found
+        if one is not None
+        and not one.incomplete
+        and one.rule == job.rule.name
+        and one.starttime is not None
+        and one.endtime is not None
+    ]
+
+
+def _recorded_threads(job: Any, command: str | None) -> int | None:
+    """Return the threads that a recorded command was given; None where it does not tell them."""
+    if not command or "{threads" not in (job.rule.shellcmd or ""):
+        return None
+    mark = "\0threads\0"
+    # Whatever the command refers to may be gone.
+    with contextlib.suppress(Exception):
+        pattern = re.escape(job.format_wildcards(job.rule.shellcmd, threads=mark))
+        found = re.fullmatch(pattern.replace(re.escape(mark), r"(\d+)"), command, re.DOTALL)
+        if found is not None and len(set(found.groups())) == 1:
+            return int(found.group(1))
+    return None
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@ Run times that another program keeps of a workflow's jobs, learned from beside t
 
 A job that ran before tells more than other jobs of its rule. Where each job to run of a rule was
 measured, and the jobs differ, each is therefore a kind of its own; else the rule is the kind, and
-wildcards and sizes of inputs may explain the differences.
+wildcards, threads and sizes of inputs may explain the differences. A job that gathers more inputs
+than it did then, such as those of further samples, is expected to take longer in proportion.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,9 @@ from bursar.model.errors import InputError
 APART = 1.15
 """Ratio of the longest to the shortest job of a rule from which on each is a kind of its own."""
 
+START = 1.0
+"""Seconds of a job that do not grow with the number of its inputs: its programs start."""
+
 MOST_KINDS = 2000
 """Kinds of their own that are made of the jobs of one workflow, at most."""
 
@@ -38,7 +42,10 @@ def observe_earlier(campaign: Campaign) -> tuple[Campaign, list[TaskObservation]
     execution = f"snakemake-{campaign.root.name or 'project'}@{fingerprint(str(campaign.root))}"
     found = (_observed(job, execution) for job in campaign.earlier)
     seen = [observation for observation in found if observation is not None]
-    own = _jobs_as_kinds(campaign, {one.task: one.seconds for one in seen})
+    held = {task.id: task.processors for task in campaign.workflow.tasks}
+    # With other threads it took another time.
+    same = [one for one in seen if held.get(one.task) == one.processors]
+    own = _jobs_as_kinds(campaign, {one.task: one.seconds for one in same})
     templates = dict(campaign.templates)
     tasks = []
     for task in campaign.workflow.tasks:
@@ -61,6 +68,7 @@ def _observed(job: EarlierJob, execution: str) -> TaskObservation | None:
         began = max(0.0, measured[0].start + measured[0].seconds - seconds)
     if seconds is None:
         return None
+    seconds += (job.growth - 1) * max(0.0, seconds - START)
     sizes = [one.max_rss for one in measured if one.max_rss is not None]
     busy = [one.user_seconds for one in measured if one.user_seconds is not None]
     try:
