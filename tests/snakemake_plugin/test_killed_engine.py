@@ -109,6 +109,7 @@ def kill_and_begin_again(folder: Path, seed: int) -> set[str]:
     assert begin(folder).wait(PATIENCE) == 0, said.read_text()
     again = set(lines(folder / "begun")[before:])
 
+    assert "spent before: " in said.read_text()
     assert not again & done, f"seed {seed}: ended jobs ran again"
     assert lines(folder / "clashed") == [], f"seed {seed}: two copies of a job ran at once"
     assert (folder / "last").exists()
@@ -118,6 +119,13 @@ def kill_and_begin_again(folder: Path, seed: int) -> set[str]:
     # Once each: what a killed engine's worker still began before it noticed is not in this bill.
     assert len(billed) == len(set(billed)), f"seed {seed}: jobs ran twice in one life"
     assert set(billed) >= again - done
+    campaign = json.loads((folder / ".snakemake" / "bursar" / "campaign.json").read_text())
+    costs = [one["cost_micros"] for one in campaign["beginnings"]]
+    assert campaign["ended"]
+    # The killed ones left no bill; the first held processors, since a job of it began.
+    assert costs[0] > 0
+    assert campaign["cost_micros"] == sum(costs)
+    assert finished(folder) == set(), f"seed {seed}: files of recorded jobs stay"
     return set(lines(folder / "begun"))
 
 

@@ -273,7 +273,7 @@ class Executor(CallSubmitter):
             facts,
             processors=processors,
             budget=amount_of(budget, facts),
-            deadline=_time_of(deadline),
+            deadline=deadline_of(deadline),
             folder=None if folder is None else Path(folder),
             history=stated_history(history),
         )
@@ -322,7 +322,15 @@ class Executor(CallSubmitter):
         return self._thread.spending()
 
 
-def _time_of(deadline: str | float | None) -> float | None:
+def deadline_of(deadline: str | float | None) -> float | None:
+    """
+    Return a deadline in seconds; None: there is none.
+
+    Raises
+    ------
+    InputError
+        When the deadline is no time, or not positive.
+    """
     if deadline is None:
         return None
     try:

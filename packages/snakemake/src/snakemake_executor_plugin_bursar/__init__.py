@@ -35,6 +35,8 @@ class ExecutorSettings(ExecutorSettingsBase):
         Folder for the journal and the bill of the jobs; None: a new one in ``.snakemake/bursar``.
     enforce_runtime
         Whether a job is killed after its resource ``runtime``, which else is an estimate.
+    anew
+        Whether budget and deadline count from now on, whatever earlier beginnings have cost.
     whole_snakemake
         Whether shell commands run in a Snakemake of their own, too.
     """
@@ -45,7 +47,10 @@ class ExecutorSettings(ExecutorSettingsBase):
     )
     budget: Optional[str] = field(  # noqa: UP045
         default=None,
-        metadata={"help": 'Most that the jobs may cost: "40 EUR".', "env_var": False},
+        metadata={
+            "help": 'Most that the workflow may cost, however often it is begun: "40 EUR".',
+            "env_var": False,
+        },
     )
     deadline: Optional[str] = field(  # noqa: UP045
         default=None,
@@ -71,6 +76,14 @@ class ExecutorSettings(ExecutorSettingsBase):
         default=False,
         metadata={
             "help": "Kill a job after its resource runtime, which else is an estimate.",
+            "env_var": False,
+        },
+    )
+    anew: bool = field(
+        default=False,
+        metadata={
+            "help": "Count budget and deadline from now on. Else what a Snakemake has cost that "
+            "was killed, or had jobs that failed, counts when it is begun again.",
             "env_var": False,
         },
     )

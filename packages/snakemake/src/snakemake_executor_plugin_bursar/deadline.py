@@ -36,6 +36,10 @@ class WorkflowDeadline:
     ----------
     workflow
         Snakemake's workflow, with its graph of jobs.
+    deadline
+        Seconds from now on.
+    budget
+        Most that may be spent, currency units; None: no limit.
     jobs
         Most jobs that Snakemake has under way at a time; None: no limit.
 
@@ -49,8 +53,8 @@ class WorkflowDeadline:
         self,
         workflow: Any,
         sites: str | None,
-        deadline: str,
-        budget: str | None,
+        deadline: float,
+        budget: float | None,
         jobs: int | None,
     ) -> None:
         told = described(workflow)

@@ -22,8 +22,13 @@ from snakemake_executor_plugin_bursar.shell_jobs import shell_command
 
 # Snakemake imports all plugins, also in the process of each job: the engine is left until it runs.
 if TYPE_CHECKING:
+    from snakemake_executor_plugin_bursar.campaign_record import CampaignRecord
     from snakemake_executor_plugin_bursar.deadline import WorkflowDeadline
-    from snakemake_executor_plugin_bursar.running_jobs import JobRunner, ScriptJob
+    from snakemake_executor_plugin_bursar.running_jobs import (
+        EngineOfThisProcess,
+        JobRunner,
+        ScriptJob,
+    )
 
 FOLDER = Path(".snakemake") / "bursar"
 """Folder below the working directory for journals, bills and logs."""
@@ -38,47 +43,65 @@ class SnakemakeExecutor(RemoteExecutor):
     """Runs each job as a script on a worker of Bursar, with what its resources ask for."""
 
     def __post_init__(self) -> None:
-        from snakemake_executor_plugin_bursar.running_jobs import (
-            EngineOfService,
-            EngineOfThisProcess,
-        )
-
         settings = self.workflow.executor_settings
         self._counted = _counted(settings.sites)
         self._folder = os.getcwd()
         if settings.service is not None and (
-            settings.sites or settings.budget or settings.deadline
+            settings.sites or settings.budget or settings.deadline or settings.anew
         ):
             raise WorkflowError(
-                "--bursar-service: goes without --bursar-sites, --bursar-budget and "
-                "--bursar-deadline: the service has sites of its own, and no goal for these jobs"
+                "--bursar-service: goes without --bursar-sites, --bursar-budget, "
+                "--bursar-deadline and --bursar-anew: the service has sites of its own, and no "
+                "goal for these jobs"
             )
         self._deadline: WorkflowDeadline | None = None
-        self._finished = FinishedJobs(self.workflow, FOLDER / "ended")
-        self._runner: JobRunner
+        self._campaign: CampaignRecord | None = None
         self._engine: EngineOfThisProcess | None = None
+        self._finished = FinishedJobs(self.workflow, FOLDER / "ended")
+        self._finished.forget_recorded()
+        self._runner: JobRunner
         if settings.service is not None:
+            from snakemake_executor_plugin_bursar.running_jobs import EngineOfService
+
             self._runner = EngineOfService(settings.service, FOLDER / "service.json")
             self.next_seconds_between_status_checks = STATUS_CHECKS_AT_SERVICE
         else:
-            begun = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-            folder = settings.folder or FOLDER / begun
-            if settings.deadline is not None:
-                from snakemake_executor_plugin_bursar import deadline
-
-                self._deadline = deadline.WorkflowDeadline(
-                    self.workflow,
-                    settings.sites,
-                    settings.deadline,
-                    settings.budget,
-                    self.workflow.resource_settings.nodes,
-                )
-                for line in self._deadline.told_before():
-                    self.logger.info(line)
-            self._runner = self._engine = EngineOfThisProcess(
-                settings.sites, settings.budget, settings.deadline, Path(folder)
-            )
+            self._runner = self._engine = self._begun_engine()
             self.next_seconds_between_status_checks = STATUS_CHECKS
+
+    def _begun_engine(self) -> "EngineOfThisProcess":
+        """Begin an engine with what is left of the campaign's budget and deadline."""
+        from snakemake_executor_plugin_bursar.campaign_record import CampaignRecord
+        from snakemake_executor_plugin_bursar.deadline import WorkflowDeadline
+        from snakemake_executor_plugin_bursar.running_jobs import EngineOfThisProcess, read_goal
+
+        settings = self.workflow.executor_settings
+        budget, deadline = read_goal(settings.sites, settings.budget, settings.deadline)
+        campaign = CampaignRecord(FOLDER / "campaign.json", is_anew=settings.anew)
+        budget, deadline = campaign.left_of_budget(budget), campaign.left_of_deadline(deadline)
+        if told := campaign.told():
+            self.logger.info(f"bursar: {told}")
+        if deadline is not None:
+            self._deadline = WorkflowDeadline(
+                self.workflow,
+                settings.sites,
+                deadline,
+                budget,
+                self.workflow.resource_settings.nodes,
+            )
+            for line in self._deadline.told_before():
+                self.logger.info(line)
+        begun = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        folder = Path(settings.folder or FOLDER / begun)
+        # Before anything is bought: who is killed later has to be counted.
+        campaign.begin(folder)
+        try:
+            engine = EngineOfThisProcess(settings.sites, budget, deadline, folder)
+        except WorkflowError:
+            campaign.withdraw()
+            raise
+        self._campaign = campaign
+        return engine
 
     def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
         """Start jobs that are ready, in one submission."""
@@ -166,7 +189,11 @@ class SnakemakeExecutor(RemoteExecutor):
         """Wait for the status checks to end, and give the processors back."""
         super().shutdown()
         self._runner.close()
-        self._finished.forget()
+        self._finished.forget_recorded()
+        if self._campaign is not None:
+            has_ended_well = not any(self.dag.needrun_jobs())
+            self.logger.info(f"bursar: {self._campaign.end(has_ended_well=has_ended_well)}")
+            self._campaign = None
 
 
 def _aux(info: SubmittedJobInfo) -> dict[Any, Any]:

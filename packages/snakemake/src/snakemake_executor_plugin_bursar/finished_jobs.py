@@ -26,7 +26,6 @@ class FinishedJobs:
     def __init__(self, workflow: Any, folder: Path) -> None:
         self._workflow = workflow
         self._folder = folder
-        self._used: list[str] = []
 
     def mark(self, job: Any) -> str:
         """Return the path of the file that says that a job, or a group of jobs, has ended well."""
@@ -51,7 +50,6 @@ class FinishedJobs:
         The file is removed where the job has to run.
         """
         mark = self.mark(job)
-        self._used.append(mark)
         try:
             ended = os.path.getmtime(mark)
         except OSError:
@@ -75,13 +73,22 @@ class FinishedJobs:
         changed = max(_modified(map(str, (*job.input, *sources))), default=0.0)
         return changed <= min(_modified(outputs), default=ended)
 
-    def forget(self) -> None:
-        """Remove the files of this process's jobs, which Snakemake has recorded."""
-        for mark in self._used:
-            for path in (mark, f"{mark}.lock"):
-                if os.path.exists(path):
-                    os.unlink(path)
-        self._used.clear()
+    def forget_recorded(self) -> None:
+        """Remove the files of jobs that Snakemake has recorded, also of earlier Snakemakes."""
+        if not self._folder.exists():
+            return
+        dag = self._workflow.dag
+        left = {path.name for path in self._folder.iterdir()}
+        for job in dag.get_jobs_or_groups():
+            if not left:
+                return
+            if not all(map(dag.noneedrun_finished, _jobs(job))):
+                continue
+            mark = self._folder / os.path.basename(self.mark(job))
+            for path in (mark, mark.with_name(f"{mark.name}.lock")):
+                if path.name in left:
+                    left.discard(path.name)
+                    path.unlink(missing_ok=True)
 
 
 def _jobs(job: Any) -> list[Any]:

@@ -14,6 +14,9 @@ import cloudpickle
 from snakemake_interface_common.exceptions import WorkflowError
 
 import bursar
+from bursar.api.call_encoding import amount_of
+from bursar.api.executor import deadline_of
+from bursar.api.site_resolution import resolve_sites
 from bursar.model.errors import BursarError
 from bursar.remote.access import find_service
 from bursar.remote.client import ServiceClient
@@ -97,6 +100,26 @@ class JobRunner(Protocol):
         """Give processors back; jobs that outlive this process go on."""
 
 
+def read_goal(
+    sites: str | None, budget: str | None, deadline: str | None
+) -> tuple[float | None, float | None]:
+    """
+    Return a budget in the currency of the sites and a deadline in seconds; None: no limit.
+
+    Raises
+    ------
+    WorkflowError
+        When one of them, or the sites file, cannot be read.
+    """
+    try:
+        amount = None
+        if budget is not None:
+            amount = amount_of(budget, resolve_sites(None if sites is None else Path(sites)))
+        return amount, deadline_of(deadline)
+    except BursarError as error:
+        raise WorkflowError(f"bursar: {error}") from None
+
+
 class EngineOfThisProcess:
     """
     Runs jobs on workers that this process starts at the sites of a sites file.
@@ -106,9 +129,9 @@ class EngineOfThisProcess:
     sites
         Sites file; None: this machine.
     budget
-        Most that may be spent; None: no limit.
+        Most that may be spent, currency units; None: no limit.
     deadline
-        Time from now on after which jobs are ended; None: no limit.
+        Seconds from now on after which jobs are ended; None: no limit.
     folder
         Folder for the journal and the bill, which is made.
     """
@@ -116,7 +139,7 @@ class EngineOfThisProcess:
     outlives = False
 
     def __init__(
-        self, sites: str | None, budget: str | None, deadline: str | None, folder: Path
+        self, sites: str | None, budget: float | None, deadline: float | None, folder: Path
     ) -> None:
         try:
             self.executor = bursar.Executor(
