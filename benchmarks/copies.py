@@ -43,6 +43,7 @@ from bursar.forecasts.stragglers import (
 )
 from bursar.model.campaign import Campaign, Goal, Workflow
 from bursar.model.plan import Purchase
+from bursar.model.provisioning import AT_ONCE, WorkerStarts
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Status, Task
@@ -194,7 +195,7 @@ class Buyer:
                     task=choice.task,
                     site=choice.worker,
                     comes=now,
-                    opening=OPENING,
+                    opening=WorkerStarts(0.0, OPENING),
                     bought=_slot(choice.worker, 0.0),
                 ),
             )
@@ -244,7 +245,7 @@ def run_bought(case: Case, goal: Goal, random: np.random.Generator) -> tuple[flo
                     site=site,
                     seconds=max(now - begin, 0.0),
                     comes=purchase,
-                    opening=OPENING if now < begin else 0.0,
+                    opening=WorkerStarts(0.0, OPENING) if now < begin else AT_ONCE,
                     bought=_slot(site, 0.0),
                 )
                 for task, (site, purchase, begin) in bought.items()

@@ -14,6 +14,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import forecast_breadth
@@ -41,9 +42,9 @@ def all_trials(
     for name in names:
         for alone in (True, False):
             yield from _trials(name, executions, alone)
-            for trial in _trials(name, stated, alone):
-                if trial.known_from == "estimates":
-                    yield trial
+            # Stated run times count where nothing else is known, which comes first.
+            trials = _trials(name, stated, alone)
+            yield from takewhile(lambda one: one.known_from == "estimates", trials)
 
 
 def _trials(

@@ -196,6 +196,44 @@ def test_a_run_of_many_jobs_that_goes_on_is_forecast_in_batches(tmp_path: Path) 
     assert quote.forecast.odds(goal.deadline, None) > 0.9
 
 
+def test_jobs_that_run_do_not_queue_again_and_the_others_do(tmp_path: Path) -> None:
+    """
+    Eight jobs of 60 s have run for 30 s on all processors, and every request waits for 1000 s.
+
+    A run of these alone ends about 30 s from now. With eight more it ends after the wait and a job.
+    """
+    record = WaitPredictor()
+    for site in (SLOW, FAST):
+        for number in range(60):
+            record.asked(f"{site.name}{number}", site.name, 1, 60.0, 1e5 * number)
+            record.began(f"{site.name}{number}", 1e5 * number + 1000.0)
+    queues = PlanQueues(
+        waits={
+            site.name: lambda p, s, name=site.name: record.forecast(name, p, s)
+            for site in (SLOW, FAST)
+        },
+        is_pool=False,
+    )
+    left = {}
+    for jobs in (8, 16):
+        folder = tmp_path / f"{jobs}"
+        folder.mkdir()
+        seen = learned(folder, np.full((3, jobs), 60.0), [SLOW, FAST])
+        campaign = replace(seen.campaign, goal=Goal(deadline=5000.0))
+        quote = quote_strategy(
+            *(campaign, [SLOW, FAST], SupplyPolicy(kind="economy", strategy="time")),
+            past=replace(NOTHING_YET, clock=lambda: 100.0),
+            simulated=True,
+            foreseen=replace(seen, campaign=campaign),
+            progress=replace(NO_PROGRESS, now=100.0, elapsed=dict.fromkeys(range(8), 30.0)),
+            queues=queues,
+        )
+        assert quote.forecast is not None
+        left[jobs] = quote.forecast.end.quantile(0.5) - 100.0
+    assert 10.0 < left[8] < 60.0
+    assert 1000.0 < left[16] < 1200.0
+
+
 def test_without_earlier_runs_there_are_no_odds() -> None:
     tasks = tuple(Task(id=f"t{at}", name="work", runtime=60.0) for at in range(TASKS))
     campaign = Campaign(name="c", workflow=Workflow(tasks))

@@ -1,6 +1,7 @@
 """What is known of how long jobs take, beside numpy on the same numbers."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bursar.broker.estimates import CONFIDENCE, TRUST, RuntimeEstimates, sizes_of, student_quantile
+from bursar.broker.estimates import (
+    CONFIDENCE,
+    TRUST,
+    RuntimeEstimates,
+    sizes_of,
+    student_quantile,
+    worker_starts,
+)
+from bursar.model.provisioning import BatchScheduler, LearnedStartUp
+from bursar.model.site import SiteFacts
 
 SPEEDS = {"near": 1.0, "far": 2.0, "slow": 0.25}
 
@@ -221,3 +231,31 @@ def test_quantiles_are_those_of_a_statistics_library(degrees: int, probability: 
 def test_no_quantile_without_freedom() -> None:
     with pytest.raises(ValueError, match="0 degrees of freedom"):
         student_quantile(0, 0.95)
+
+
+@pytest.mark.parametrize("kind", ["simulated", "batch"])
+def test_workers_start_at_once_or_generously_where_no_start_was_seen(kind: str) -> None:
+    latest = {"simulated": 0.0, "batch": 5.0}[kind]
+    assert worker_starts(SiteFacts(name="s", kind=kind)) == (0.0, latest)
+
+
+def test_starts_that_were_seen_replace_the_stated_time() -> None:
+    """
+    Of very many starts half took 20 s and one in ten over 25.6 s: 0.56 of the range lies between,
+    so that it is 10 s wide and begins a quarter below the median, at 17.5 s.
+
+    Three starts count half: the soonest is 8.75 s, and what is later than stated is kept.
+    """
+    many = LearnedStartUp(median=20.0, high=25.6, count=10**9)
+    few = replace(many, count=3)
+    soon = LearnedStartUp(median=1.0, high=1.0, count=3)
+    site = SiteFacts(name="s", kind="batch", batch=BatchScheduler(manager="slurm"))
+    seen = {
+        one: worker_starts(replace(site, batch=replace(site.batch, learned=one)))
+        for one in (many, few, soon)
+    }
+    assert seen[many] == pytest.approx((17.5, 27.5), rel=1e-6)
+    assert (seen[many].at(0.5), seen[many].at(0.9)) == pytest.approx((20.0, 25.6), rel=1e-6)
+    assert seen[few] == pytest.approx((8.75, 27.5))
+    # One second each time: three starts do not rule out one of 5 s.
+    assert seen[soon] == pytest.approx((0.5, 3.0))

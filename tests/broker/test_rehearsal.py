@@ -35,7 +35,7 @@ def rehearsed(
     tasks = [Task(id=str(i), runtime=runtime) for i, runtime in enumerate(runtimes)]
     past = replace(NOTHING_YET, spent=lambda: spent, clock=lambda: now)
     economy = EconomyScheduler(tasks, [site], goal, strategy)
-    times = {site.name: PilotTimes(wait=wait, start_up=start_up, added=added)}
+    times = {site.name: PilotTimes(waits=[wait] * 9, start_up=start_up, added=added)}
     found = StrategySimulation(economy, goal, past, times, running=running).run(len(tasks))
     assert found is not None
     return found
@@ -109,3 +109,20 @@ def test_a_job_that_runs_neither_queues_nor_starts_again() -> None:
     found = rehearsed(Goal(deadline=100.0), 10.0, 10.0, site=shared, running=(0,), **times)
 
     assert found == StrategySimulationResult(done=2, left=2, finish=28.0, cost=23.0)
+
+
+def test_requests_come_with_the_one_that_waits_and_later_ones_wait_anew() -> None:
+    """
+    Two processors are asked for at once and come after 7 s; the third job is asked for at 17 s, and
+    waits for 2 s. What follows the last known wait does not wait.
+    """
+    shared = replace(SITE, processors=2, background=BackgroundLoad(trace="log.swf"))
+    tasks = [Task(id=str(i), runtime=10.0) for i in range(5)]
+    goal = Goal(deadline=100.0)
+    economy = EconomyScheduler(tasks, [shared], goal, "time")
+    times = {"s": PilotTimes(waits=(7.0, 2.0))}
+
+    found = StrategySimulation(economy, goal, NOTHING_YET, times).run(5)
+
+    # Two until 17 s, two from 19 to 29 s, and the fifth until 39 s.
+    assert found == StrategySimulationResult(done=5, left=5, finish=39.0, cost=50.0)

@@ -98,7 +98,7 @@ def test_a_copy_is_bought_where_attempts_are_slow_and_not_where_tasks_are(
     assert found is not None
     assert found.before.odds == pytest.approx(0.41, abs=0.12)
     assert found.after.odds > found.before.odds + 0.2
-    assert 500 < found.seconds < 1500
+    assert 500 < found.seconds < 1800
     # As long as the task itself: nothing is won.
     assert judged(forecaster, standing_of(fresh=0.0), [offer()]) is None
 

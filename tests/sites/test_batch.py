@@ -24,6 +24,7 @@ from bursar.provisioning.lrm.resource_manager import JobReport, JobRequest, JobU
 from bursar.simulation.virtual_loop import VirtualLoop
 from bursar.sites.batch import BatchSite
 from bursar.sites.protocol import HeldProcessors
+from bursar.sites.start_ups import WORKER_STARTS, with_start_ups
 from bursar.worker.launch import Endpoint
 from bursar_devtools.simulated_jobs import SchedulerLatency, cluster_with_timetable
 from bursar_devtools.simulated_manager import SimulatedResourceManager
@@ -127,6 +128,7 @@ class Ground:
         manager: Manager | None = None,
         *,
         lasting: bool = False,
+        history: Path | None = None,
         **rules: Any,
     ) -> None:
         self.folder = folder
@@ -148,6 +150,7 @@ class Ground:
             manager=self.manager,
             clock=lambda: asyncio.get_running_loop().time(),
             lasting=lasting,
+            history=history,
         )
 
     @property
@@ -610,6 +613,37 @@ def test_a_lost_worker_makes_the_site_look_at_once(tmp_path: Path) -> None:
                 answers = await asyncio.gather(*lost)
             assert {loss for loss, _ in answers} == {"lost"}
             assert [one.workers for one in held] == [0] * 4 + [1] * 4
+
+    run(main())
+
+
+def test_how_long_workers_take_to_start_is_kept_for_later_runs(tmp_path: Path) -> None:
+    """
+    Three workers join 20 s after their jobs' begin, which the scheduler tells in whole seconds: 19
+    or 20 s are kept. A second worker of a job says nothing, and one of a site of another name, or
+    another file, is not one of these.
+    """
+    runs = tmp_path / "runs"
+
+    async def main() -> None:
+        ground = Ground(tmp_path / "pilots", history=runs)
+        async with ground.site.opened():
+            for number in range(3):
+                held = await ground.acquire(pilot(f"lease-{number}"))
+                await asyncio.sleep(20.0)
+                ground.gate.joins[f"lease-{number}"]()
+                ground.gate.joins[f"lease-{number}"]()
+                await asyncio.sleep(10.0)
+                await held.release()
+
+        learned = with_start_ups(ground.site.facts, runs).batch.learned
+        assert learned.count == 3
+        assert learned.median == pytest.approx(19.5, abs=1.0)
+        facts = ground.site.facts
+        for other in (replace(facts, name="c2"), replace(facts, source="x")):
+            assert with_start_ups(other, runs).batch.learned is None
+        (runs / WORKER_STARTS).write_bytes(b'\0{"site":"c1"')
+        assert with_start_ups(facts, runs).batch.learned is None
 
     run(main())
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bursar.api.needs import PlanNeeds
 from bursar.api.queues import RequestWaits
-from bursar.broker.estimates import price_at_speed, start_up
+from bursar.broker.estimates import price_at_speed, worker_starts
 from bursar.forecasts.calibration import EarlierScore
 from bursar.forecasts.campaign_forecast import (
     DRAWS,
@@ -132,7 +132,7 @@ class PlanForecasts:
         self._goal = goal
         self._needs = PlanNeeds(front, goal)
         self._speeds = {site.name: site.speed for site in front.sites}
-        self._starts = {site.name: start_up(site) for site in front.sites}
+        self._starts = {site.name: worker_starts(site) for site in front.sites}
         count = len(front.workflow.tasks)
         self._draws = min(DRAWS, max(FEWEST_DRAWS, MOST_RUNTIMES // count))
         self._forecaster = CampaignForecaster(
@@ -167,7 +167,7 @@ class PlanForecasts:
                 plan.placements,
                 self._speeds,
                 draws=draws,
-                start_up=self._starts,
+                starts=self._starts,
                 comes=self._comes(plan.purchases, plan.makespan or 0.0, draws),
                 anywhere=self._queues.is_pool,
             )
@@ -221,7 +221,7 @@ class PlanForecasts:
                         comes[len(purchases)] = waits
                 purchases.append(Purchase(slot=slot))
         return self._forecaster.of_plan(
-            purchases, (), self._speeds, start_up=self._starts, comes=comes, anywhere=True
+            purchases, (), self._speeds, starts=self._starts, comes=comes, anywhere=True
         )
 
     def _comes(

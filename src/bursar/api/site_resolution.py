@@ -89,12 +89,12 @@ def _run_priced(site: SiteFacts) -> SiteFacts:
 
 
 def with_learned(sites: tuple[SiteFacts, ...], runs: Path) -> tuple[SiteFacts, ...]:
-    """Return the sites, clouds with the start-up times that runs of a folder have seen."""
-    if all(site.cloud is None for site in sites):
+    """Return the sites with the start-up times of workers that runs of a folder have seen."""
+    if all(site.cloud is None and site.batch is None for site in sites):
         return sites
-    from bursar.sites.cloud.start_ups import START_UPS, with_start_ups
+    from bursar.sites.start_ups import with_start_ups
 
-    return tuple(with_start_ups(site, runs / START_UPS) for site in sites)
+    return tuple(with_start_ups(site, runs) for site in sites)
 
 
 def _within_limit(sites: tuple[SiteFacts, ...], at_once: int, widest: int) -> tuple[SiteFacts, ...]:

@@ -17,7 +17,6 @@ from bursar.api.job_batches import MOST_JOBS, JobBatches, in_batches
 from bursar.api.known_campaign import ForeseenCampaign
 from bursar.broker.strategy_simulation import (
     EXPECTED,
-    SOON,
     StrategyDraw,
     StrategySimulationResult,
 )
@@ -115,10 +114,8 @@ class StrategyForecasts:
         self._forecaster = CampaignForecaster(
             campaign.workflow, foreseen.known, progress, draws=2 * self._draws
         )
-        # Workers start late everywhere or nowhere, as in forecasts of plans. Here each job of a
-        # batch queue has a start of its own, so that their middle matters: most start soon.
-        shares = np.random.default_rng(SEED).random(2 * self._draws)
-        self._late = shares ** (np.log(SOON) / np.log(0.5))
+        # Workers start late everywhere or nowhere, as in forecasts of plans.
+        self._late = np.random.default_rng(SEED).random(2 * self._draws)
         self._expected: tuple[Goal, float, StrategySimulationResult | None] | None = None
 
     def expected(self, goal: Goal, spare: float) -> StrategySimulationResult | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
 
+from bursar.model.provisioning import WorkerStarts
 from bursar.model.site import SiteFacts
 
 # Estimate how long jobs take, from what was given and what has been observed since.
@@ -30,14 +31,29 @@ START_UP = {
 }
 """Seconds from when a site's processors are held until their workers take tasks, generously."""
 
+FEW_STARTS = 3.0
+"""Number of observed starts for which the stated time counts."""
+
 FEW_DEGREES = 200
 """Degrees of freedom up to which Student's distribution is summed term by term."""
 
 
 def start_up(site: SiteFacts) -> float:
     """Return the seconds of margin for the start of a site's workers; 0 for simulated sites."""
+    return worker_starts(site).latest
+
+
+def worker_starts(site: SiteFacts) -> WorkerStarts:
+    """Return how long a site's workers take to start, as runs have seen it, else generously."""
     late = 0.0 if site.cloud is None else site.cloud.late
-    return START_UP.get(site.kind, 0.0) + late
+    stated = WorkerStarts(0.0, START_UP.get(site.kind, 0.0) + late)
+    if site.batch is None or site.batch.learned is None:
+        return stated
+    seen = WorkerStarts.of_seen(site.batch.learned)
+    part = site.batch.learned.count / (site.batch.learned.count + FEW_STARTS)
+    # Few starts show no late ones: what is stated holds for those.
+    latest = max(seen.latest, stated.latest)
+    return WorkerStarts(part * seen.soonest, part * seen.latest + (1 - part) * latest)
 
 
 def price_at_speed(site: SiteFacts) -> float:

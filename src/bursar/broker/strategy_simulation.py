@@ -54,10 +54,6 @@ class StrategySimulationResult:
         return self.is_whole and in_time and paid
 
 
-SOON = 0.25
-"""Share of the longest start that half of all workers take."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyDraw:
     """
@@ -68,13 +64,13 @@ class StrategyDraw:
     takes
         Seconds that a job, by its number, really takes at a site; None: as the scheduler estimates.
     late
-        Share of the seconds that a site's workers take to start at most.
+        Share of workers that start sooner than those of this draw.
     number
         Number of the draw, by which waits in queues are drawn; None: the median of the waits.
     """
 
     takes: Callable[[int, str], float] | None = None
-    late: float = SOON
+    late: float = 0.5
     number: int | None = None
 
 
@@ -92,17 +88,18 @@ class PilotTimes:
 
     Parameters
     ----------
-    wait
-        From a request until a processor is held, and paid.
+    waits
+        From a request until a processor is held, and paid. Those that are made while one waits come
+        with it; the first after that has the next of these waits, and after the last there is none.
     start_up
-        From then until the pilot's worker takes a job.
+        From when a processor is held until the pilot's worker takes a job.
     added
         Added to the time that a pilot asks for, see :attr:`bursar.model.site.SiteFacts.added`.
     unwatched
         Paid beyond the lease at the worst, see :attr:`bursar.model.site.SiteFacts.unwatched`.
     """
 
-    wait: float = 0.0
+    waits: Sequence[float] = ()
     start_up: float = 0.0
     added: float = 0.0
     unwatched: float = 0.0
@@ -154,6 +151,7 @@ class StrategySimulation:
         self._takes = takes or economy.seconds_of
         self._times = times
         self._running = set(running)
+        self._granted: dict[str, tuple[int, float]] = {}  # waits that passed, and the last's end
         self._now, self._paid_before = past.clock(), past.spent()
         budget = None if goal.budget is None else max(0.0, goal.budget - self._paid_before)
         self._guard = BudgetGuard(budget_amount(budget), limit_of=lambda _: None)
@@ -217,12 +215,13 @@ class StrategySimulation:
             if leased is not None:
                 refused = self._prolong(leased, now + pilot.duration)
             else:
-                refused = self._guard.open(self._lease(pilot, now), now) is not None
+                begin = self._begin(pilot, now)
+                refused = self._guard.open(self._lease(pilot, begin), now) is not None
             if refused:
                 self._economy.short(pilot)
                 continue
             if leased is None:
-                begin, times = self._begin(pilot, now), self._times_of(pilot)
+                times = self._times_of(pilot)
                 starting = begin - now + times.start_up
                 leased = _SimulatedPilot(
                     pilot, begin + pilot.duration, pilot.duration, starting=starting
@@ -297,8 +296,7 @@ class StrategySimulation:
         leased.until = until
         return False
 
-    def _lease(self, pilot: Allocation, now: float) -> Lease:
-        begin = self._begin(pilot, now)
+    def _lease(self, pilot: Allocation, begin: float) -> Lease:
         until = begin + pilot.duration
         unwatched = self._times_of(pilot).unwatched
         return lease_of(pilot, begin, currency="SU", until=until, unwatched=unwatched)
@@ -313,13 +311,18 @@ class StrategySimulation:
         """Return when a pilot's processor is held from: later for a booking, or after a wait."""
         if pilot.start is not None:
             return max(now, pilot.start)
-        return now + self._times_of(pilot).wait
+        waits = self._times_of(pilot).waits
+        passed, comes = self._granted.get(pilot.site, (0, -math.inf))
+        if waits and now >= comes:
+            comes = now + (waits[passed] if passed < len(waits) else 0.0)
+            self._granted[pilot.site] = passed + 1, comes
+        return max(now, comes) if waits else now
 
     def _times_of(self, pilot: Allocation) -> PilotTimes:
         times = self._times.get(pilot.site, _AT_ONCE)
         if self._running.isdisjoint(pilot.tasks[:1]):
             return times
-        return replace(times, wait=0.0, start_up=0.0)
+        return replace(times, waits=(), start_up=0.0)
 
 
 _AT_ONCE = PilotTimes()

@@ -23,6 +23,7 @@ from bursar.forecasts.runtime_model import RuntimeColumns
 from bursar.forecasts.score_prior import recorded_scores
 from bursar.model.campaign import Workflow
 from bursar.model.plan import Placement, Purchase
+from bursar.model.provisioning import AT_ONCE, WorkerStarts
 from bursar.model.slot import Slot
 
 FloatArray = NDArray[np.float64]
@@ -137,7 +138,7 @@ class TaskCopy(NamedTuple):
         When the copy's processors are held, seconds since the campaign's begin, at least one for
         each draw.
     opening
-        Seconds from then until the copy begins, at most.
+        How long the copy takes to begin from then on.
     bought
         What is bought for the copy alone, and given back when the race is decided; None: it runs
         on what is held in any case.
@@ -147,7 +148,7 @@ class TaskCopy(NamedTuple):
     first_site: str
     site: str
     comes: FloatArray
-    opening: float = 0.0
+    opening: WorkerStarts = AT_ONCE
     bought: Slot | None = None
 
 
@@ -248,7 +249,7 @@ class CampaignForecaster:
         speeds: Mapping[str, float],
         *,
         draws: int | None = None,
-        start_up: Mapping[str, float] = MappingProxyType({}),
+        starts: Mapping[str, WorkerStarts] = MappingProxyType({}),
         comes: Mapping[int, FloatArray] = MappingProxyType({}),
         anywhere: bool = False,
     ) -> CampaignForecast:
@@ -266,9 +267,9 @@ class CampaignForecaster:
             Speed of each site by name.
         draws
             Draws to use; None: all.
-        start_up
-            Seconds from when a site's processors are held, and paid, until its workers take tasks,
-            at most: each draw takes a part of it, any part as likely as another.
+        starts
+            How long workers of each site take to start once its processors are held, and paid; at
+            others they start at once.
         comes
             When processors come that queue, by the number of the purchase: seconds from the
             campaign's begin, at least one for each draw. Others come as planned.
@@ -294,8 +295,8 @@ class CampaignForecaster:
                 lease[placed.task] = owner[placed.site][placed.processors[0]]
             elif placed.site in numbers:
                 lease[placed.task] = numbers[placed.site][0]
-        starts = [start_up.get(purchase.slot.site, 0.0) for purchase in purchases]
-        lots = self._lots(purchases, speeds, starts, comes, draws or len(self._runtimes))
+        opening = [starts.get(purchase.slot.site, AT_ONCE) for purchase in purchases]
+        lots = self._lots(purchases, speeds, opening, comes, draws or len(self._runtimes))
         return self._with_waiting(lots, lease[self._left], order[self._left], comes)
 
     def of_leases(
@@ -305,7 +306,7 @@ class CampaignForecaster:
         start: FloatArray,
         speeds: Mapping[str, float],
         *,
-        start_up: Sequence[float] = (),
+        starts: Sequence[WorkerStarts] = (),
         comes: Mapping[int, FloatArray] = MappingProxyType({}),
     ) -> CampaignForecast:
         """
@@ -318,11 +319,11 @@ class CampaignForecaster:
             ``(n,)``.
         start
             Numbers by which the tasks are given out, the least first; shape ``(n,)``.
-        start_up
+        starts
             As there, for each purchase; empty: none.
         """
-        starts = start_up or [0.0] * len(purchases)
-        lots = self._lots(purchases, speeds, starts, comes, len(self._runtimes))
+        opening = starts or [AT_ONCE] * len(purchases)
+        lots = self._lots(purchases, speeds, opening, comes, len(self._runtimes))
         return self._with_waiting(lots, lease[self._left], start[self._left], comes)
 
     def with_copies(
@@ -336,8 +337,7 @@ class CampaignForecaster:
             row = self._left.tolist().index(one.task)
             comes = one.comes[:draws]
             held = np.maximum(comes - now, 0.0)
-            opening = np.maximum(one.opening - np.maximum(now - comes, 0.0), 0.0)
-            ends = held + opening * self._started
+            ends = held + self._opening(one.opening, now - comes, draws)
             ends += self._copies[row] * self._slowness_at(one.site, speeds, draws)
             slowness = self._slowness_at(one.first_site, speeds, draws)
             decided = np.minimum(runtimes[:, row] * slowness, ends)
@@ -419,7 +419,7 @@ class CampaignForecaster:
         self,
         purchases: Sequence[Purchase],
         speeds: Mapping[str, float],
-        start_up: Sequence[float],
+        starts: Sequence[WorkerStarts],
         comes: Mapping[int, FloatArray],
         draws: int,
     ) -> "_Lots":
@@ -432,11 +432,20 @@ class CampaignForecaster:
             site, start = purchase.slot.site, purchase.slot.start
             come = comes[number][:draws] if number in comes else start
             held[:, number] = np.maximum(come - now, 0.0)
-            # Of workers that could have started by now, only later starts are left.
-            left = np.maximum(start_up[number] - np.maximum(now - come, 0.0), 0.0)
-            opening[:, number] = held[:, number] + left * self._started[:draws]
+            opening[:, number] = held[:, number] + self._opening(starts[number], now - come, draws)
             slowness[:, number] = self._slowness_at(site, speeds, draws)
         return _Lots(purchases, held, opening, slowness)
+
+    def _opening(
+        self, starts: WorkerStarts, held_for: FloatArray | float, draws: int
+    ) -> FloatArray:
+        """Return the seconds until workers take tasks whose processors have been held so long."""
+        waited = np.maximum(held_for, 0.0)
+        between = max(starts.latest - starts.soonest, 1e-9)
+        # Of workers that could have started by now, only later starts are left.
+        gone = np.sqrt(np.clip((waited - starts.soonest) / between, 0.0, 1.0))
+        share = gone + (1 - gone) * self._started[:draws]
+        return np.maximum(starts.soonest + between * share**2 - waited, 0.0)
 
     def _slowness_at(self, site: str, speeds: Mapping[str, float], draws: int) -> FloatArray:
         """Return the factor of the run times at a site in each draw."""

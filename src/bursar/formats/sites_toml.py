@@ -128,7 +128,7 @@ class BatchSiteTable(LeasedSiteTable, frozen=True, kw_only=True):
         pilots = self.folder
         if pilots is not None and not self.ssh:
             pilots = str((folder / pilots).absolute())
-        own = (field.name for field in fields(BatchScheduler) if field.name != "manager")
+        own = {field.name for field in fields(BatchScheduler)} - {"manager", "learned"}
         given = {name: getattr(self, name) for name in own} | {"folder": pilots}
         manager = cast(Manager, self.__struct_config__.tag)
         return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bursar.model.money import DataPrices
-from bursar.model.provisioning import ENDING, PATIENCE
+from bursar.model.provisioning import ENDING, PATIENCE, LearnedStartUp
 
 PriceSource = Literal["provider", "table", "user"]
 """Source of a price: the provider's own answer, the dated tables of apache-libcloud, or the sites
@@ -84,28 +84,6 @@ class SpotTerms:
     def expected(self) -> float:
         """Price to plan with, currency units per machine-hour; no more than the ceiling."""
         return self.ceiling if self.price is None else min(self.price.hourly, self.ceiling)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedStartUp:
-    """
-    Times from the purchase of a machine until its worker joined, as earlier runs have seen them.
-
-    Parameters
-    ----------
-    median, high
-        Median and 90 % quantile, seconds.
-    count
-        Starts that they rest on. Positive.
-    """
-
-    median: float
-    high: float
-    count: int
-
-    def __str__(self) -> str:
-        starts = "start" if self.count == 1 else f"{self.count} starts"
-        return f"starts in {self.median:.3g} s, 90 % within {self.high:.3g} s (last {starts})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

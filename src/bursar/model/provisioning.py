@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 # The work that waits for processors, in numbers.
 
@@ -152,6 +152,63 @@ class AcquisitionPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedStartUp:
+    """
+    Times until workers joined, as earlier runs have seen them.
+
+    They count from the purchase of a cloud's machine, or from the begin of a batch job.
+
+    Parameters
+    ----------
+    median, high
+        Median and 90 % quantile, seconds.
+    count
+        Starts that they rest on. Positive.
+    """
+
+    median: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        starts = "start" if self.count == 1 else f"{self.count} starts"
+        return f"starts in {self.median:.3g} s, 90 % within {self.high:.3g} s (last {starts})"
+
+
+class WorkerStarts(NamedTuple):
+    """
+    Distribution of the time from when processors are held until their workers take tasks.
+
+    Most workers start soon, and some late: times grow with the square of the share of starts that
+    are sooner, so that half of them take a quarter of the way from the soonest to the latest.
+
+    Parameters
+    ----------
+    soonest, latest
+        Seconds; not negative, and not falling.
+    """
+
+    soonest: float
+    latest: float
+
+    @classmethod
+    def of_seen(cls, learned: LearnedStartUp) -> "WorkerStarts":
+        """Return the distribution with the median and the 90 % quantile that were seen."""
+        # 0.5 ** 2 and 0.9 ** 2 of the range lie between the soonest and these.
+        reach = (learned.high - learned.median) / (0.9**2 - 0.5**2)
+        soonest = max(learned.median - 0.5**2 * reach, 0.0)
+        return cls(soonest, soonest + reach)
+
+    def at(self, share: float) -> float:
+        """Return the seconds within which a share of all workers start."""
+        return self.soonest + (self.latest - self.soonest) * share**2
+
+
+AT_ONCE = WorkerStarts(0.0, 0.0)
+"""Workers that take tasks as soon as processors are held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchScheduler:
     """
     Describes a site's batch scheduler, and how jobs are submitted there.
@@ -176,6 +233,8 @@ class BatchScheduler:
         Where files of pilots lie, on this machine and on the nodes; None: in the run's folder.
     reach
         Host or address under which the nodes find this machine; None: its name.
+    learned
+        How long workers took to join after the begin of their jobs; None: no run has seen it.
     """
 
     manager: Manager
@@ -189,6 +248,7 @@ class BatchScheduler:
     python: str | None = None
     folder: str | None = None
     reach: str | None = None
+    learned: LearnedStartUp | None = field(default=None, compare=False)
 
 
 # Plain machines that are reached by ssh.

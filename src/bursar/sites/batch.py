@@ -318,6 +318,7 @@ class BatchSite:
             on_event,
             together=rigid,
             credential=f"{self._folder}/{pilot.name}.json",
+            on_start=self.queue.note_worker_start,
         )
         self._pilots[pilot.name] = entry
         self.queue.expect(pilot)
@@ -444,6 +445,7 @@ class BatchSite:
     def _on_report(self, entry: BatchPilot, report: JobReport) -> None:
         """Handle a change in what is known of a pilot's job."""
         self._wanted.set()
+        entry.note_start(began=report.began)
         if not self._lasts:  # whose pilots are not settled lease by lease
             self._settlement.record_report(report)
         what = f"{entry.pilot.name} (job {report.id})"
@@ -473,6 +475,7 @@ class BatchSite:
 
     def _joined(self, entry: BatchPilot) -> None:
         """Note that a worker has reported, maybe before the scheduler says that the job runs."""
+        entry.note_start(joined=self._clock())
         # A fixed size is known without the scheduler, whose answer may be seconds away.
         if entry.pilot.least_processors is None and entry.pilot.least_duration is None:
             self._began(entry, None)

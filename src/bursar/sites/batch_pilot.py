@@ -118,6 +118,11 @@ class BatchPilot:
         Processors of its job where these are not as many as were asked for; None: as many.
     has_run
         Whether the scheduler has said that the job runs.
+    on_start
+        Called with the seconds from the begin of the job until its first worker joined, once both
+        are known.
+    began, joined
+        When these were, seconds since the epoch; None until they are known.
     submitted
         Done when the job is in the queue.
     begun
@@ -138,6 +143,9 @@ class BatchPilot:
     processors: int | None = None
     has_begun: bool = False
     has_run: bool = False
+    on_start: Callable[[float], None] | None = None
+    began: float | None = None
+    joined: float | None = None
     submitted: asyncio.Future[None] = field(default_factory=_future)
     begun: asyncio.Future[None] = field(default_factory=_future)
     lost: asyncio.Future[tuple[AllocationLoss, str]] = field(default_factory=_future)
@@ -182,6 +190,18 @@ class BatchPilot:
         if report is not None and pilot.least_duration is not None and report.until is not None:
             return processors, min(report.until - now, pilot.duration)
         return processors, None if self.seconds == pilot.duration else self.seconds
+
+    def note_start(self, *, began: float | None = None, joined: float | None = None) -> None:
+        """Note when the job began, or a worker joined; what is known already stays."""
+        if None not in (self.began, self.joined):
+            return
+        self.began = began if self.began is None else self.began
+        self.joined = joined if self.joined is None else self.joined
+        if self.began is None or self.joined is None or self.on_start is None:
+            return
+        # Schedulers cut times to whole seconds: the job began half a second later on average.
+        cut = 0.5 if self.began.is_integer() else 0.0
+        self.on_start(max(self.joined - self.began - cut, 0.0))
 
     def fail(self, error: Exception) -> None:
         """Tell the pilot's waiters that the pilot will not begin."""

@@ -31,6 +31,7 @@ from bursar.provisioning.lrm.resource_manager import (
 from bursar.provisioning.pool_snapshot import PoolSite
 from bursar.provisioning.queue_forecaster import ProjectedQueue, QueueForecaster, user_of
 from bursar.provisioning.wait_forecast import WaitForecast
+from bursar.sites.start_ups import RECENT, WORKER_STARTS, note_worker_start
 
 # Projects a real queue onto our model of a batch-scheduled cluster to see what will be free.
 
@@ -216,6 +217,7 @@ class QueueObserver:
         name = "".join(c if c.isalnum() else "-" for c in facts.name)
         self._history = None if history is None else history / f"queue-{name}.json"
         self._forecaster = read_forecaster(self._history)
+        self._starts_noted = 0
         self._facts = facts
         self._manager = manager
         self._held = held
@@ -336,6 +338,13 @@ class QueueObserver:
         """
         with self._using:
             return self._forecaster.forecast(processors, seconds)
+
+    def note_worker_start(self, seconds: float) -> None:
+        """Keep for later runs how long after the begin of its job a worker joined."""
+        if self._history is not None and self._starts_noted < RECENT:  # no more are looked at
+            self._starts_noted += 1
+            path = self._history.with_name(WORKER_STARTS)
+            note_worker_start(path, self._facts, seconds, self._clock())
 
     def expect(self, pilot: Allocation) -> None:
         """Note a pilot that is about to be asked for: the queue is as it was seen before."""

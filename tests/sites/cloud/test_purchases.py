@@ -15,11 +15,11 @@ from bursar.api.needs import start_up
 from bursar.model.cloud import (
     BillingRules,
     CloudEndpoint,
-    LearnedStartUp,
     MachinePrice,
     MachineType,
     SpotTerms,
 )
+from bursar.model.provisioning import LearnedStartUp
 from bursar.model.site import SiteFacts
 from bursar.sites.cloud.libcloud_provider import LibcloudProvider
 from bursar.sites.cloud.machine_choice import machine_slots
@@ -33,8 +33,8 @@ from bursar.sites.cloud.purchases import (
     reconcile,
     usage_of,
 )
-from bursar.sites.cloud.start_ups import note_start_up, with_start_ups
 from bursar.sites.cloud.user_data import user_data
+from bursar.sites.start_ups import START_UPS, note_start_up, with_start_ups
 
 ASKED = PurchaseLine(token="0a1b2c3d", lease="lease-1", type="m", processors=4, asked=100.0)
 HELD = replace(ASKED, state="held", machine="i-1", began=101.0)
@@ -182,7 +182,7 @@ def test_start_ups_of_earlier_runs_are_learned(tmp_path: Path) -> None:
 
     Starts of another image, region or provider say nothing of these, and a broken line is skipped.
     """
-    path = tmp_path / "runs" / "starts.jsonl"
+    path = tmp_path / START_UPS
     machine = MachineType(name="m", processors=2, price=MachinePrice(hourly=3.6))
     cloud = CloudEndpoint(provider="ec2", region="here", image="i", machines=(machine,))
     for i in range(10):
@@ -194,7 +194,7 @@ def test_start_ups_of_earlier_runs_are_learned(tmp_path: Path) -> None:
         file.write(b'{"provider":"ec2","reg')
     facts = SiteFacts(name="c", kind="cloud", currency="USD", cloud=cloud)
 
-    found = with_start_ups(facts, path)
+    found = with_start_ups(facts, tmp_path)
 
     assert found.cloud is not None
     (learned,) = (one.learned for one in found.cloud.machines)

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from bursar.broker.estimates import start_up
+from bursar.broker.estimates import start_up, worker_starts
 from bursar.dispatch.journal_records import BOUGHT_FOR_COPY, AttemptRecord, CopyPurchase
 from bursar.forecasts.stragglers import CopyChoice, IdleWorker, RunningTask, choose_copies
 from bursar.model.allocation import Allocation
@@ -188,7 +188,7 @@ class CopyBuyer:
             copy=StandingCopy(
                 task=choice.task,
                 site=facts.name,
-                opening=start_up(facts),
+                opening=worker_starts(facts),
                 bought=slot,
                 queued=queued,
             ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bursar.broker.estimates import start_up
+from bursar.broker.estimates import worker_starts
 from bursar.broker.pilot_plan import plan_pilots
 from bursar.dispatch.journal import JournalPosition, read_additions
 from bursar.dispatch.journal_records import AttemptStart
@@ -122,7 +122,7 @@ def with_processors(
         standing,
         leases=leases,
         queued=queued,
-        opening={name: start_up(sites[one.slot.site]) for name, one in leases.items()},
+        opening={name: worker_starts(sites[one.slot.site]) for name, one in leases.items()},
         held=held,
         lease_of={task: pilot.name for pilot in pilots.values() for task in pilot.tasks},
         plan=plan if plan.placements and not is_pool else None,

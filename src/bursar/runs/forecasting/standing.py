@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from bursar.broker.estimates import start_up
+from bursar.broker.estimates import worker_starts
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.model.allocation import Allocation
 from bursar.model.campaign import Goal
 from bursar.model.plan import Plan, Purchase
+from bursar.model.provisioning import AT_ONCE, WorkerStarts
 from bursar.model.slot import Slot
 from bursar.model.task import Status
 from bursar.runs.execution import RunExecution
@@ -91,7 +92,7 @@ class StandingCopy:
     comes
         When its processors are held, seconds since the run's begin; counted from there if queued.
     opening
-        Seconds from then until it begins, at most.
+        How long it takes to begin from then on.
     bought
         What is bought for it alone; None: nothing is.
     queued
@@ -102,7 +103,7 @@ class StandingCopy:
     site: str
     seconds: float = 0.0
     comes: float = 0.0
-    opening: float = 0.0
+    opening: WorkerStarts = AT_ONCE
     bought: Slot | None = None
     queued: QueuedRequest | None = None
 
@@ -131,8 +132,7 @@ class RunStanding:
         Purchases of ``leases`` that have no agreed start and have not come, by name: when they were
         asked for, and how to learn how long such a request waits.
     opening
-        Seconds that the workers of a lease take to start once it is held, at most; 0 where they
-        are there.
+        How long the workers of a lease take to start once it is held; none where they are there.
     held
         Processors of all leases at each site, also those that other runs use now.
     spare
@@ -159,7 +159,7 @@ class RunStanding:
     spent: float
     leases: Mapping[str, Purchase]
     queued: Mapping[str, QueuedRequest]
-    opening: Mapping[str, float]
+    opening: Mapping[str, WorkerStarts]
     held: Mapping[str, int]
     lease_of: Mapping[int, str]
     plan: Plan | None
@@ -185,7 +185,7 @@ class StandingReader:
     def __init__(self, processors: Sequence[int], sites: Mapping[str, Site]) -> None:
         self._processors = processors
         self._sites = sites
-        self._starts = {name: start_up(site.facts) for name, site in sites.items()}
+        self._starts = {name: worker_starts(site.facts) for name, site in sites.items()}
         self._attempts: deque[EndedAttempt] = deque(maxlen=NEWEST_ENDS)
         self.ended = 0
         """Number of tasks that have ended by an attempt of their own."""
@@ -244,7 +244,7 @@ class StandingReader:
             },
             queued={name: request for name, (_, request) in queued.items()},
             opening={
-                one.name: self._starts.get(one.site, 0.0)
+                one.name: self._starts.get(one.site, AT_ONCE)
                 for one in allocations
                 if one.ready is None
             },
@@ -297,7 +297,7 @@ class StandingReader:
                     site=lease.site,
                     seconds=0.0 if begun is None else max(now - begun.given, 0.0),
                     comes=(now if held is None else min(held, math.nextafter(now, 0.0))) - first,
-                    opening=0.0 if begun is not None else self._starts.get(lease.site, 0.0),
+                    opening=AT_ONCE if begun else self._starts.get(lease.site, AT_ONCE),
                     bought=_purchase(lease, 0.0, lease.processors).slot,
                     queued=None if request is None else request[1],
                 )

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bursar.broker.estimates import price_at_speed, start_up
+from bursar.broker.estimates import price_at_speed, worker_starts
 from bursar.forecasts.calibration import Distribution, EarlierScore
 from bursar.forecasts.campaign_forecast import (
     SEED,
@@ -29,6 +29,7 @@ from bursar.history.forecast_records import GRID, FoundScores, KeptForecast
 from bursar.history.observation import CENSORED
 from bursar.model.campaign import Campaign
 from bursar.model.plan import Purchase
+from bursar.model.provisioning import AT_ONCE
 from bursar.model.site import SiteFacts
 from bursar.model.slot import Slot
 from bursar.model.task import Status
@@ -151,7 +152,7 @@ class StandingForecaster:
             lease,
             order,
             self._speeds,
-            start_up=[standing.opening.get(name, 0.0) for name in standing.leases],
+            starts=[standing.opening.get(name, AT_ONCE) for name in standing.leases],
             comes={
                 number[name]: self._coming(name, request, standing.now)
                 for name, request in standing.queued.items()
@@ -207,7 +208,7 @@ class StandingForecaster:
                 divisible=True,
                 leased=True,
             )
-            leases[name], opening[name] = Purchase(slot=slot), start_up(site)
+            leases[name], opening[name] = Purchase(slot=slot), worker_starts(site)
             like = (one for one in standing.queued if leases[one].slot.site == site.name)
             if (first := next(like, None)) is not None:
                 queued[name] = QueuedRequest(standing.now, standing.queued[first].expected_wait)

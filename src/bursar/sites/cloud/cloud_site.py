@@ -52,10 +52,10 @@ from bursar.sites.cloud.purchases import (
     reconcile,
     usage_of,
 )
-from bursar.sites.cloud.start_ups import START_UPS, note_start_up
 from bursar.sites.cloud.user_data import user_data
 from bursar.sites.pilot_job import pilot_terms
 from bursar.sites.protocol import MeteredTime, PilotBeginListener
+from bursar.sites.start_ups import START_UPS, note_start_up
 from bursar.supervisor import TaskSupervisor
 from bursar.worker.launch import Endpoint, PilotAdmission
 
