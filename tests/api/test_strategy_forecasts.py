@@ -395,3 +395,37 @@ def test_what_a_strategy_is_expected_to_do_under_slurm_is_done(
         assert told["expected_finish_s"] == pytest.approx(summary["makespan_s"], rel=2.0)
         assert summary["cost"] / 3 < told["expected_cost"] < summary["cost"] * 3
         assert ("forecast" in told) is known
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_second_run_reckons_with_how_long_workers_took_to_start_under_slurm(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    """Jobs load something for 6 s first; the first run cannot know, and the second does."""
+    sites = tmp_path / "sites.toml"
+    sites.write_text(
+        f'[site.c]\nkind = "slurm"\nprocessors = {slurm.processors}\nunit_price = 1.0\n'
+        f'queue = "main"\nreach = "127.0.0.1"\nsetup = ["sleep 6"]\n'
+        f'environment = {{ SLURM_CONF = "{slurm.environment["SLURM_CONF"]}" }}\n'
+    )
+    tasks = tuple(
+        Task(id=f"t{at}", name="work", runtime=2.0, steps=(Exec(("sleep", "2")),))
+        for at in range(20)
+    )
+    campaign = Campaign(name="c", workflow=Workflow(tasks), goal=Goal(deadline=300.0))
+    told, came = [], []
+    for number in range(2):
+        done = bursar.run(
+            *(campaign, sites),
+            strategy="time",
+            runs=tmp_path / "runs",
+            history=tmp_path / f"{number}.sqlite",
+            fresh=True,
+        )
+        proposal = json.loads((done.path / "plan.json").read_text())["proposal"]
+        told.append(proposal["expected_finish_s"])
+        came.append(done.to_dict()["makespan_s"])
+    assert abs(told[1] / came[1] - 1) < abs(told[0] / came[0] - 1)
+    # Each job starts a worker of its own: at least one more start of 6 s, less what was assumed.
+    assert told[1] > told[0] + 4.0
