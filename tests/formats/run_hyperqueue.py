@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tomllib
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,11 @@ def stream(stated: Any) -> StdioDef | None:
 
 def task(table: dict[str, Any], own: int, **more: str) -> TaskDescription:
     requests = [
-        ResourceRequest(cpus=one["resources"]["cpus"], resources={})
+        ResourceRequest(
+            cpus=one.get("resources", {}).get("cpus", 1),
+            resources={},
+            min_time=timedelta(seconds=one["time_request"]) if "time_request" in one else None,
+        )
         for one in table.get("request", ())
     ]
     return TaskDescription(

@@ -93,6 +93,12 @@ JOBS: Mapping[str, str] = {
         + "[[task.request]]\nresources = { cpus = 2 }\n"
         for n in range(3)
     ),
+    "time and order": "[[task]]\nid = 1\npriority = 7\ncrash_limit = 3\n"
+    + shell(SHOW)
+    + "[[task.request]]\ntime_request = 3600\n"
+    + "[[task]]\nid = 2\n"
+    + shell(SHOW)
+    + "[[task.request]]\nresources = { cpus = 2 }\ntime_request = 60\n",
     "words": '[[task]]\nid = 1\ncommand = ["./print", "%{TASK_ID}", "a b", "", "$HOME", "*"]\n',
 }
 """Job files by name. The job's id, folders and what a shell says of its own name are masked."""

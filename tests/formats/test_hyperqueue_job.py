@@ -48,6 +48,22 @@ def test_the_documented_task(tmp_path: Path) -> None:
     assert len(campaign.remarks) == 4  # priority, crash_limit, the policy, time_request
 
 
+@pytest.mark.parametrize(
+    ("resources", "held", "memory"),
+    [
+        ('"gpus/nvidia" = 2', {"gpu": 2}, None),
+        ('"gpus/amd" = "1 tight"', {"gpu": 1}, None),
+        ("mem = 2048, fpga = 3", {"fpga": 3}, 2048 << 20),
+    ],
+)
+def test_gpus_of_either_maker_memory_and_others_are_held(
+    resources: str, held: dict[str, int], memory: int | None, tmp_path: Path
+) -> None:
+    text = f'[[task]]\ncommand = ["a"]\n[[task.request]]\nresources = {{ {resources} }}\n'
+    (task,) = read_campaign(job(tmp_path, text)).workflow.tasks
+    assert (task.processors, task.resources, task.memory) == (1, held, memory)
+
+
 def test_tasks_run_as_under_hyperqueue(tmp_path: Path) -> None:
     """
     The files that are left, by HyperQueue's manual: relative to the folder, by default in job-N.
@@ -99,6 +115,7 @@ def test_tasks_without_ids_follow_each_other(tmp_path: Path) -> None:
             "task[1]: two tasks have the id 2",
         ),
         ('[[task]]\ncommand = ["a"]\ntime_limit = "soon"\n', "job.toml:3: task[0].time_limit: "),
+        ('[[task]]\ncommand = ["a"]\ntime_limit = "1 M"\n', "a time without months"),
         ('[[task]]\ncommand = ["a"]\nstdout = "%{NO}"\n', 'no placeholder "%{NO}" is known'),
         ('[array]\nids = "3-1"\ncommand = ["a"]\n', "ids: expected indices"),
         ('[array]\ncommand = ["a"]\n', "expected ids or entries"),
@@ -106,6 +123,11 @@ def test_tasks_without_ids_follow_each_other(tmp_path: Path) -> None:
         (
             '[[task]]\ncommand = ["a"]\n[[task.request]]\nresources = { cpus = 1.5 }\n',
             'resources.cpus: expected a whole number, got "1.5"',
+        ),
+        (
+            '[[task]]\ncommand = ["a"]\n[[task.request]]\n'
+            'resources = { "gpus/amd" = 1, "gpus/nvidia" = 1 }\n',
+            "resources.gpus/nvidia: GPUs of two makers are not honoured",
         ),
         (
             '[[task]]\ncommand = ["a"]\n[[task.request]]\nn_nodes = 2\n',

@@ -287,20 +287,17 @@ def test_options_of_the_command_line_are_stronger(tmp_path: Path) -> None:
     assert (facts.name, facts.processors) == ("outside", 2)
 
 
-def test_of_an_array_with_a_limit_each_waits_for_the_one_so_many_before(tmp_path: Path) -> None:
-    """Elements 2 and 3 wait until 0 and 1 have ended, whatever came of these."""
+def test_elements_of_an_array_with_a_limit_are_a_group(tmp_path: Path) -> None:
+    """The service lets two of them run at a time; those of the other job do not count."""
     script = submission(tmp_path, "-a", "0-3%2")
     book = JobBook(tmp_path / "jobs.sqlite")
     facts = facts_of(script, "ann", book.elements)
-    job = book.add(facts, range(4), lambda n: specs_of_job(script, n), 1e9)
-    (waiting,) = book.undelivered()
-    _, tasks = placed(
-        waiting.facts, waiting.specs, 10, [], tmp_path, positions=range(4), before=lambda p: 10 + p
-    )
+    for _ in range(2):
+        book.add(facts, range(4), lambda n: specs_of_job(script, n), 1e9)
+    groups = [[(t.group, t.at_once) for t in job.specs] for job in book.undelivered()]
     book.close()
-    assert job == 1
-    assert [task.after for task in tasks] == [(), (), (10,), (11,)]
-    assert [task.needs for task in tasks] == [None, None, "ended", "ended"]
+    assert groups == [[("1", 2)] * 4, [("5", 2)] * 4]
+    assert facts.at_once == 2
 
 
 def linked(
@@ -318,7 +315,6 @@ def linked(
         [(one.kind, one.position) for one in facts.after],
         tmp_path,
         positions=range(count),
-        before=lambda _: 0,
     )
 
 
@@ -429,12 +425,6 @@ def test_an_element_that_is_put_back_is_another_task(tmp_path: Path) -> None:
     ended, waiting = book.elements()
     assert (ended.state, ended.restarts, waiting.state) == ("COMPLETED", 1, "PENDING")
     assert book.first_unended("i") == 3
-
-    book.changes.cancel_waiting([job + 1], [], 1e9 + 5)
-    assert book.changes.cancels() == [(job + 1, "i", 3)]
-    book.changes.forget_cancels([job + 1])
-    assert book.changes.cancels() == []
-    assert book.first_unended("i") is None
     book.close()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.testgrid.clusters import need_slurm
 
 from bursar.dispatch.linux_processes import kill_leftovers
 from bursar.slurm_shim.shim_folder import ShimFolder
@@ -294,3 +295,51 @@ def test_a_story_has_the_same_end(
     )
     (real, _), (shim, _) = both
     assert shim(begin + SCENARIOS[name]) == real(begin + SCENARIOS[name])
+
+
+RESOURCES = (
+    "--gres=gpu:1", "--gres=gpu", "--gpus=2", "--gpus-per-node=1",
+    "--gpus-per-task=1 -n 2 -N 1", "-L matlab:2", "--gpus=1 -L matlab",
+)  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.ci
+def test_gpus_and_licences_are_held_alike(tmp_path: Path) -> None:
+    """Two of each: what jobs see of them, what is said of the jobs, and what is refused."""
+    need_slurm()
+    extra = ("Licenses=matlab:2",)
+    cluster = SlurmCluster.up(tmp_path / "c", name="gpus", nodes=1, cpus=4, gpus=2, extra=extra)
+    shim = ShimFolder(tmp_path / "bin")
+    shim.write(None)
+    text = shim.service_file.read_text()
+    shim.service_file.write_text(text.replace("{}", "{ gpu = 2, matlab = 2 }"))
+    story = "".join(
+        f"sbatch -W {option} -o o.txt --wrap 'env | grep GPUS | sort' | wc -l; cat o.txt\n"
+        for option in RESOURCES
+    )
+    story += "squeue -h -t all -S i -o '%b|%W|%T'; scontrol show job | grep -o 'Licenses=[^ ]*'\n"
+    story += "scontrol show job | grep -o 'TresPer.*'\n"
+    # The first two hold all there is, and the third waits.
+    story += (
+        "for o in --gpus=1 '--gpus=1 -L matlab:2' '--gpus=2 -L matlab'; do sbatch -o x.txt $o "
+        "--wrap 'until [ -f go ]; do sleep 0.1; done'; done | wc -l\n"
+        "for n in $(seq 99); do [ $(squeue -h -t R | wc -l) = 2 ] && break; sleep 0.3; done\n"
+        "sleep 1; squeue -h -S i -o %T; touch go\n"
+        'for n in $(seq 99); do [ -z "$(squeue -h)" ] && break; sleep 0.3; done; squeue -h\n'
+    )
+    refused = [f"sbatch {o} --wrap true" for o in ("--gres=gpu:3", "-L ansys", "-L matlab:3")]
+    path = f"{shim.folder}:{os.environ['PATH']}"
+    try:
+        real = shell(filled(tmp_path / "real"), {**os.environ, **cluster.environment})
+        other = shell(filled(tmp_path / "shim"), {**os.environ, "PATH": path})
+        assert other(story) == real(story)
+        for line in refused:
+            said, known = other(line), real(line)
+            assert (said.splitlines()[-1], known.splitlines()[-1]) == ("1", "1")
+            assert " of " in said
+    finally:
+        cluster.down()
+        shim.stop()
+        identity = shim.service_folder / "journal" / "service.json"
+        kill_leftovers(str(json.loads(identity.read_bytes())["run"]))

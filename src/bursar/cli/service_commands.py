@@ -428,7 +428,8 @@ def show_logs(
 
 
 async def _show_logs(site: str | None, handle: str, task: int, *, follow: bool) -> None:
-    from bursar.remote.messages import STREAMS, printed
+    from bursar.remote.messages import STREAMS
+    from bursar.remote.output_messages import printed
 
     targets = sys.stdout.buffer, sys.stderr.buffer
     serial, told = 0, ""

@@ -138,7 +138,8 @@ async def print_results(
 async def _write_streams(
     session: "AsyncSession", results: "Iterable[Result]", folder: Path
 ) -> None:
-    from bursar.remote.messages import STREAMS, printed
+    from bursar.remote.messages import STREAMS
+    from bursar.remote.output_messages import printed
 
     for result in results:
         for stream in STREAMS:

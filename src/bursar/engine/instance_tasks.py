@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from bursar.engine.ready_tasks import ANYWHERE, ReadyTasks
 from bursar.engine.shared_resources import ResourceNeeds
-from bursar.engine.task_dependencies import TaskDependencies
+from bursar.engine.task_dependencies import TaskDependencies, TaskGroups
 from bursar.engine.task_states import (
     ABSENT,
     CANCELLED,
@@ -127,6 +127,8 @@ class InstanceTasks:
         Number of tasks in each state.
     dependencies
         Which tasks follow which; to be stated before :meth:`start`.
+    groups
+        Of which tasks only so many may be under way at a time; None: of none.
     attempts
         Attempts that have ended or are numbered, by task; tasks without one are left out.
     limits
@@ -178,6 +180,7 @@ class InstanceTasks:
         self._tries: array[int] | None = None  # None: all tasks have as many as the rules say
         self.limits: array[float] | None = None  # None: no task has one
         self.dependencies = TaskDependencies()
+        self.groups: TaskGroups | None = None
         self.spares: dict[int, int] = {}
         self.barred: set[int] = set()
         self.unchained: list[int] = []
@@ -336,6 +339,8 @@ class InstanceTasks:
             self.ready_tasks.count_out((task,))
         if state >= SUCCEEDED > before and self.ready_tasks.bound:
             self.ready_tasks.ended(task)
+        if self.groups is not None:
+            self.make_ready(*self.groups.moved(task, before, state))
 
     def _move_all(self, tasks: Iterable[int], states: Iterable[int]) -> None:
         """Change the states of several tasks, as :meth:`move` does, without a call for each."""
@@ -351,8 +356,13 @@ class InstanceTasks:
                 ready.ended(task)
 
     def make_ready(self, *tasks: int) -> None:
-        """Queue tasks that may start now."""
+        """Queue tasks that may start now, and those of a group when it is their turn."""
         states, counts = self.states, self.counts
+        if self.groups is not None and tasks:
+            waiting = self.groups.without_turn(tasks)
+            for task in waiting:
+                self.move(task, WAITING)
+            tasks = tuple(self.groups.in_turn(tasks, waiting))
         for task in tasks:
             counts[states[task]] -= 1
             states[task] = READY

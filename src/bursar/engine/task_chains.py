@@ -72,6 +72,7 @@ class TaskChains(Generic[Of]):
             if (
                 len(parents) != tasks.dependencies.missing(child)
                 or child in tasks.spares  # what it needs is decided here, not at the worker
+                or (tasks.groups is not None and child in tasks.groups)  # likewise its turn
                 or tasks.states[child] != WAITING
                 or len(worker.chained) >= MOST_CHAINED
                 or not _may_run(worker, tasks, child, now)

@@ -6,7 +6,6 @@ them, and the OpenAPI document is made of them. Times are seconds since the epoc
 seconds, sizes bytes, amounts micro-units of the service's currency.
 """
 
-import base64
 from typing import Annotated, Literal
 
 import msgspec
@@ -104,6 +103,8 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
         Files of the instance, by relative name: put into its folder before, taken from it after.
     processors, memory
         Processors and bytes of memory that it holds on a worker from start to end.
+    resources
+        Countable resources of the site that it holds, by name; ``gpu``: its devices.
     limit
         Seconds after which it is killed; None: the service's own limit, if it has one.
     tries
@@ -118,6 +119,11 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     needs
         Share, from 0 to 1, of the tasks in ``after`` that must succeed, one at least; ``"ended"``:
         none. It waits until all of them have ended. None: all must succeed.
+    at_once
+        How many tasks of its group may run at a time when it does, itself included. None: any
+        number; the task belongs to no group then.
+    group
+        Name of its group in the instance, for ``at_once``.
     label
         The client's own word for it; comes back with the result.
     """
@@ -132,12 +138,15 @@ class TaskSpec(RequestStruct, frozen=True, omit_defaults=True, gc=False):
     outputs: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
     processors: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     memory: Annotated[int, Meta(ge=1, le=1 << 60)] | None = None
+    resources: Annotated[dict[Name, Annotated[int, Meta(ge=1)]], Meta(max_length=100)] = {}
     limit: Seconds | None = None
     tries: Annotated[int, Meta(ge=1, le=MOST_TRIES)] = 3
     retries: Annotated[int, Meta(ge=0, le=MOST_TRIES)] = 0
     retry_delay: Annotated[float, Meta(ge=0, le=MOST_RETRY_DELAY)] = 0.0
     after: Annotated[tuple[TaskNumber, ...], Meta(max_length=MOST_PARENTS)] = ()
     needs: Annotated[float, Meta(ge=0, le=1)] | Literal["ended"] | None = None
+    at_once: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    group: Annotated[str, Meta(max_length=200)] = ""
     label: Annotated[str, Meta(max_length=200)] = ""
     hints: Hints = Hints()
 
@@ -430,6 +439,8 @@ class SiteInfo(ResponseStruct, frozen=True):
         Relative to the machine that runtime estimates hold for.
     unit_price, fixed_price
         Currency units per processor-second and per agreement, as posted now to the caller.
+    resources
+        Countable ones that it has, by name, ``gpu`` among them.
     protocols
         By which it sells: of ``"posted"``, ``"bargaining"``, ``"tender"``, ``"auction"``.
     must_buy
@@ -463,6 +474,7 @@ class SiteInfo(ResponseStruct, frozen=True):
     shared_price: float = 0.0
     slots: tuple[SlotInfo, ...] = ()
     waiting: float | None = None
+    resources: dict[str, int] = {}
     attributes: dict[str, str | int | float | bool] = {}
     seal: str = ""
     usage_key: str = ""
@@ -575,26 +587,8 @@ class Problem(ResponseStruct, frozen=True, omit_defaults=True):
     retry_after: float | None = None
 
 
-# Output of a task in the form of results.
+# Output of a task.
 
 Stream = Literal["stdout", "stderr"]
 
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
-
-
-def as_text(stream: Stream, data: bytes, raw: dict[str, str]) -> str:
-    """Return a stream as text; bytes that are not UTF-8 go to ``raw`` instead."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raw[stream] = base64.b64encode(data).decode()
-        return ""
-
-
-def printed(result: Result, stream: Stream) -> bytes | None:
-    """Return the bytes of a stream; None: too long for the result, ask the service."""
-    if stream in result.raw:
-        return base64.b64decode(result.raw[stream])
-    text = result.stdout if stream == "stdout" else result.stderr
-    size = result.stdout_size if stream == "stdout" else result.stderr_size
-    return None if size and not text else text.encode()

@@ -1,8 +1,8 @@
-"""What a task of a service has printed while it runs."""
+"""What a task of a service has printed, while it runs and in its result."""
 
 import base64
 
-from bursar.remote.messages import Count, ResponseStruct, TaskState
+from bursar.remote.messages import Count, ResponseStruct, Result, Stream, TaskState
 
 
 class StreamPart(ResponseStruct, frozen=True, omit_defaults=True):
@@ -64,3 +64,21 @@ def stream_part(offset: int, size: int, content: bytes) -> StreamPart:
         return StreamPart(offset, size, text=content.decode())
     except UnicodeDecodeError:
         return StreamPart(offset, size, base64=base64.b64encode(content).decode())
+
+
+def as_text(stream: Stream, data: bytes, raw: dict[str, str]) -> str:
+    """Return a stream as text; bytes that are not UTF-8 go to ``raw`` instead."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raw[stream] = base64.b64encode(data).decode()
+        return ""
+
+
+def printed(result: Result, stream: Stream) -> bytes | None:
+    """Return the bytes of a stream; None: too long for the result, ask the service."""
+    if stream in result.raw:
+        return base64.b64decode(result.raw[stream])
+    text = result.stdout if stream == "stdout" else result.stderr
+    size = result.stdout_size if stream == "stdout" else result.stderr_size
+    return None if size and not text else text.encode()

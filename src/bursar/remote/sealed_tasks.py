@@ -8,7 +8,8 @@ from msgspec import structs
 from bursar.model.errors import InputError, SiteError
 from bursar.model.task import Status
 from bursar.remote.connection import Entropy
-from bursar.remote.messages import Result, TaskSpec, TaskState, as_text
+from bursar.remote.messages import Result, TaskSpec, TaskState
+from bursar.remote.output_messages import as_text
 from bursar.remote.submission import steps_of
 from bursar.sealing.envelope import SealedTask, SealError, decode_result, encode_part
 from bursar.sealing.task_sealing import TaskSealer

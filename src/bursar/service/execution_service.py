@@ -145,8 +145,7 @@ class ExecutionService:
             limits=config.limits,
             own_limits=config.own_limits(),
             turns=partial(ProjectTurns, config.project_of) if config.groups else None,
-            processors=config.site.processors,
-            memory=config.site.memory,
+            site=config.site,
             on_event=log_message,
         )
         self.worker_server = WorkerServer(

@@ -186,6 +186,7 @@ class ServiceManager:
             shared_price=(price or 0.0) if config.selling.price_shared else 0.0,
             slots=self._billing.slots(user, now),
             waiting=0.0 if free else None,
+            resources=dict(facts.resources),
             attributes=dict(facts.attributes),
             seal=self._seal,
             usage_key=self._billing.usage_key,

@@ -216,7 +216,7 @@ def job_record(line: ListedElement, *, one_line: bool) -> str:
         if element.index is None
         else [
             f"ArrayJobId={element.job} ArrayTaskId={line.positions or element.index}"
-            + (f" ArrayTaskThrottle={facts.step}" if facts.step else "")
+            + (f" ArrayTaskThrottle={facts.at_once}" if facts.at_once else "")
         ]
     )
     seconds = element.elapsed(line.now)
@@ -235,12 +235,14 @@ def job_record(line: ListedElement, *, one_line: bool) -> str:
         f"NodeList={line.host} BatchHost={line.host}",
         f"NumNodes=1 NumCPUs={facts.processors} NumTasks=1 CPUs/Task={facts.processors}",
         f"MinCPUsNode={facts.processors} MinMemoryNode={memory(facts.memory)}",
+        f"OverSubscribe=OK Contiguous=0 Licenses={facts.licenses or '(null)'} Network=(null)",
         f"Command={facts.command}",
         f"WorkDir={facts.folder}",
         f"Comment={facts.comment}" if facts.comment else "",
         f"StdErr={errors_of(line)}",
         "StdIn=/dev/null",
         f"StdOut={output_of(line)}",
+        *(f"TresPer{what.title()}={stated}" for what, stated in facts.tres.items()),
     ]
     rows = [row for row in rows if row]
     return " ".join(rows) if one_line else "\n   ".join(rows) + "\n"

@@ -80,10 +80,6 @@ def parse_dependency(
         if kind == "aftercorr" and len(named) < count:
             raise stated.error(f"expected an array of {count} elements or more, got {len(named)}")
         found |= dict.fromkeys(Prerequisite(kind, one.job, one.position) for one in named)  # type: ignore[arg-type]
-    if facts.step and {one.kind for one in found} - {"afterany", "singleton"}:
-        raise stated.error(
-            "a limit of elements that run at a time is honoured beside afterany and singleton only"
-        )
     return replace(facts, after=tuple(found))
 
 
@@ -136,8 +132,6 @@ def depending_on(element: JobElement, known: Sequence[JobElement]) -> list[JobEl
         if one.state != "PENDING" or own in found:
             continue
         after = [(p.job, p.position) for p in _of_position(one.facts.after, one.position)]
-        if one.facts.step:
-            after.append((one.job, one.position - one.facts.step))
         if any(parent in found for parent in after):
             found[own] = one
     return list(found.values())[1:]
@@ -157,7 +151,6 @@ def placed(
     folder: Path,
     *,
     positions: Sequence[int],
-    before: Callable[[int], int | None],
 ) -> tuple[list[TaskSpec], list[TaskSpec]]:
     """
     Return the gates of a job, and the tasks of elements with the tasks that they come after.
@@ -174,9 +167,6 @@ def placed(
         Of the stand-ins, for gates that ask them.
     positions
         Position of each element in its job.
-    before
-        Returns the task of the element at a position, where so many run at a time; None: there is
-        none to wait for.
     """
     own = [task for kind, task in parents if kind == "aftercorr"]
     succeed = sorted({t for kind, t in parents if kind == "afterok" and t is not None})
@@ -206,9 +196,6 @@ def placed(
         after = [*succeed, *end]
         if own and (parent := own[position]) is not None:
             after.append(parent)
-        if facts.step and position >= facts.step:
-            waited_for = before(position - facts.step)
-            after += () if waited_for is None else (waited_for,)
-        needs: Literal["ended"] | None = "ended" if after and (end or facts.step) else None
+        needs: Literal["ended"] | None = "ended" if end else None
         found.append(msgspec.structs.replace(spec, after=tuple(after), needs=needs))
     return gates, found

@@ -1,5 +1,5 @@
 """
-What is asked of elements of jobs after their submission: to begin anew, or never to begin.
+What is asked of elements of jobs after their submission: to begin anew.
 
 A further task of the service then stands for an element. Each change is on disk before the service
 hears of it, and stays until the service has it.
@@ -22,8 +22,6 @@ TABLES = (
         id INTEGER PRIMARY KEY, number INTEGER NOT NULL, restarts INTEGER NOT NULL,
         again INTEGER NOT NULL, replaces INTEGER NOT NULL, instance TEXT NOT NULL,
         task INTEGER)""",
-    # Elements that are to be cancelled, and of which the service has not been told yet.
-    "CREATE TABLE cancels (number INTEGER PRIMARY KEY)",
     "CREATE INDEX rerun_by_element ON reruns (number)",
     "CREATE INDEX rerun_by_task ON reruns (instance, task)",
     """CREATE VIEW placed AS
@@ -96,60 +94,31 @@ class ElementChanges:
         self._rows = rows
         self._find = find
 
-    def put_back(self, elements: Iterable[int], *, again: int | None = None) -> None:
+    def put_back(self, elements: Iterable[int], *, again: int) -> None:
         """
-        Have elements begin anew, each as a further task; durable on return.
+        Have an element begin anew, and those that wait for it wait on; durable on return.
 
         Parameters
         ----------
         elements
-            Numbers of elements that have tasks: one that begins anew, and those that wait for it.
+            Numbers of elements that have tasks, each of which gets a further one.
         again
-            The one that begins anew; None: those that wait have to wait for others than before.
-        """
-        with self._changing():
-            self._put_back(elements, again)
-
-    def cancel_waiting(self, elements: Iterable[int], followers: Iterable[int], now: float) -> None:
-        """
-        Cancel elements that have not begun, and have others wait for others in place of them.
-
-        Parameters
-        ----------
-        elements, followers
-            Numbers of elements.
-        now
-            Seconds since the epoch.
+            The one that begins anew.
         """
         with self._changing():
             for number in elements:
-                self._db.execute("INSERT OR IGNORE INTO cancels VALUES (?)", (number,))
                 self._db.execute(
-                    "UPDATE elements SET state = 'CANCELLED', \"end\" = ? WHERE number = ?",
-                    (now, number),
+                    "INSERT INTO reruns (number, restarts, again, replaces, instance) "
+                    "SELECT ?1, (SELECT coalesce(sum(again), 0) FROM reruns WHERE number = ?1) "
+                    "+ ?2, ?2, task, instance FROM placed WHERE number = ?1",
+                    (number, number == again),
                 )
-            self._put_back(followers, None)
-
-    def forget_cancels(self, elements: Iterable[int]) -> None:
-        """Note that a service knows which elements are to be cancelled."""
-        with self._changing():
-            for number in elements:
-                self._db.execute("DELETE FROM cancels WHERE number = ?", (number,))
-
-    def _put_back(self, elements: Iterable[int], again: int | None) -> None:
-        for number in elements:
-            self._db.execute(
-                "INSERT INTO reruns (number, restarts, again, replaces, instance) "
-                "SELECT ?1, (SELECT coalesce(sum(again), 0) FROM reruns WHERE number = ?1) "
-                "+ ?2, ?2, task, instance FROM placed WHERE number = ?1",
-                (number, number == again),
-            )
-            self._db.execute(
-                "UPDATE elements SET state = 'PENDING', start = 0, \"end\" = 0, exit_code = 0, "
-                "host = '', max_rss = 0, user_seconds = 0, system_seconds = 0, reason = ? "
-                "WHERE number = ?",
-                ("None", number),
-            )
+                self._db.execute(
+                    "UPDATE elements SET state = 'PENDING', start = 0, \"end\" = 0, "
+                    "exit_code = 0, host = '', max_rss = 0, user_seconds = 0, "
+                    "system_seconds = 0, reason = ? WHERE number = ?",
+                    ("None", number),
+                )
 
     def deliver_rerun(self, rerun: int, task: int) -> None:
         """Note which task of a service stands in place of an earlier one."""
@@ -191,10 +160,3 @@ class ElementChanges:
                 )
             )
         return found
-
-    def cancels(self) -> list[tuple[int, str, int]]:
-        """Return elements to cancel that a service has not been told of, with their tasks."""
-        return self._rows(
-            "SELECT number, instance, task FROM placed "
-            "WHERE number IN (SELECT number FROM cancels) AND task NOT NULL"
-        )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bursar.remote.messages import Result
@@ -65,11 +65,15 @@ class JobFacts:
         Patterns of the files' names.
     processors, memory, limit
         Of each element: processors, bytes (None: not stated), seconds (None: no limit).
+    tres
+        GPUs as Slurm says them, such as ``gres:gpu:2``, by ``node``, ``job`` or ``task``: what
+        they were stated for.
+    licenses
+        As stated; empty: none.
     array
         The indices as stated; empty: no array job.
-    step
-        Of the elements of an array that may run at a time, which one each waits for: the one so
-        many before. 0: for none.
+    at_once
+        Elements of an array that may run at a time; 0: any number.
     after
         Elements of other jobs that it waits for.
     requeues
@@ -88,8 +92,10 @@ class JobFacts:
     processors: int = 1
     memory: int | None = None
     limit: float | None = None
+    tres: Mapping[str, str] = field(default_factory=dict)
+    licenses: str = ""
     array: str = ""
-    step: int = 0
+    at_once: int = 0
     after: tuple[Prerequisite, ...] = ()
     requeues: bool = True
 

@@ -75,8 +75,8 @@ def listed(
         elif element.job not in seen:
             seen.add(element.job)
             text = _ranges([one.index or 0 for one in together])
-            if element.facts.step:
-                text += f"%{element.facts.step}"
+            if element.facts.at_once:
+                text += f"%{element.facts.at_once}"
             found.append(ListedElement(element=element, now=now, positions=text, uid=uid))
     return found
 
@@ -147,7 +147,7 @@ def reason_of(line: ListedElement) -> str:
         return element.reason
     if element.facts.after:
         return "Dependency"
-    return "JobArrayTaskLimit" if element.facts.step else "Resources"
+    return "JobArrayTaskLimit" if element.facts.at_once else "Resources"
 
 
 def _where(line: ListedElement) -> str:
@@ -191,7 +191,7 @@ def end_or_limit(line: ListedElement) -> float:
 _SQUEUE: Mapping[str, tuple[str, str, Column]] = {
     "a": ("ACCOUNT", "Account", lambda x: x.element.facts.account or "(null)"),
     "A": ("JOBID", "JobID", lambda x: str(x.element.number)),
-    "b": ("TRES_PER_NODE", "tres-per-node", lambda _: "N/A"),
+    "b": ("TRES_PER_NODE", "tres-per-node", lambda x: x.element.facts.tres.get("node", "N/A")),
     "B": ("EXEC_HOST", "BatchHost", lambda x: x.host or "n/a"),
     "c": ("MIN_CPUS", "MinCpus", lambda x: str(x.element.facts.processors)),
     "C": ("CPUS", "NumCPUs", lambda x: str(x.element.facts.processors)),
@@ -228,7 +228,7 @@ _SQUEUE: Mapping[str, tuple[str, str, Column]] = {
     "v": ("RESERVATION", "Reservation", lambda _: "(null)"),
     "V": ("SUBMIT_TIME", "SubmitTime", lambda x: moment(x.element.submitted)),
     "w": ("WCKEY", "WCKey", lambda _: "(null)"),
-    "W": ("LICENSES", "Licenses", lambda _: "(null)"),
+    "W": ("LICENSES", "Licenses", lambda x: x.element.facts.licenses or "(null)"),
     "x": ("EXC_NODES", "ExcNodes", lambda _: ""),
     "X": ("CORE_SPEC", "CoreSpec", lambda _: "N/A"),
     "y": ("NICE", "Nice", lambda _: "0"),

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from bursar.locking import LockHeldElsewhere, take_lock
-from bursar.model.errors import BursarError, SiteError
+from bursar.model.errors import BursarError, InputError, SiteError
 from bursar.remote.async_client import AsyncServiceClient
 from bursar.remote.http_transport import RemoteProblem
 from bursar.remote.messages import SiteInfo, TaskSpec
@@ -57,7 +57,7 @@ class ShimLink:
             When the service refuses the last of them.
         """
         book = self._book
-        if not (book.undelivered() or book.changes.reruns() or book.changes.cancels()):
+        if not (book.undelivered() or book.changes.reruns()):
             return
         # One at a time: a job's tasks name others by the numbers that these have at the service.
         lock = await asyncio.to_thread(_taken, self._folder.lock)
@@ -81,6 +81,12 @@ class ShimLink:
                     refused = problem
                     self._book.drop(job.id, "BadConstraints", time.time())
             if refused is not None:
+                if refused.where.endswith(".resources") and self._folder.settings().is_own:
+                    raise InputError(
+                        refused.detail,
+                        hint=f"resources of [site] in {self._folder.service_file} say what it has, "
+                        "from the next start of the service on",
+                    ) from None
                 raise refused
         finally:
             os.close(lock)
@@ -106,8 +112,6 @@ class ShimLink:
             parents,
             self._folder.folder,
             positions=range(len(job.specs)),
-            # A job with such a limit has no gates.
-            before=lambda position: first + position,
         )
         try:
             numbers = await self._client.submit(instance, [*gates, *specs], key=f"job-{job.id}")
@@ -134,7 +138,7 @@ class ShimLink:
 
     async def _deliver_changes(self) -> None:
         """
-        Hand over tasks in place of earlier ones, each once, and cancel what is to be cancelled.
+        Hand over tasks in place of earlier ones, each once, and cancel the earlier ones.
 
         Every step may be taken again: what is killed in between is done by the next command.
         """
@@ -152,10 +156,6 @@ class ShimLink:
             if one.again:
                 await self._client.cancel(one.instance, [one.replaces])
             self._book.changes.deliver_rerun(one.id, numbers[-1])
-        cancels = self._book.changes.cancels()
-        for _, instance, task in cancels:
-            await self._client.cancel(instance, [task])
-        self._book.changes.forget_cancels(number for number, _, _ in cancels)
 
     def _rerun(self, one: UndeliveredRerun) -> list[TaskSpec] | None:
         """Return the task in place of an earlier one, behind its gates; None: it cannot begin."""
@@ -169,16 +169,6 @@ class ShimLink:
         if parents is None:
             return None
 
-        def before(position: int) -> int | None:
-            # What was cancelled while it waited ended before its turn.
-            while position >= 0:
-                (other,) = self._book.elements([element.job + position], exactly=True)
-                task = self._book.task(element.job, position)
-                if task is not None and not (other.state == "CANCELLED" and not other.start):
-                    return task[1]
-                position -= facts.step
-            return None
-
         gates, specs = placed(
             facts,
             [spec],
@@ -186,7 +176,6 @@ class ShimLink:
             parents,
             self._folder.folder,
             positions=[element.position],
-            before=before,
         )
         return [*gates, *specs]
 
@@ -244,21 +233,6 @@ class ShimLink:
 
     async def cancel(self, elements: Sequence[JobElement]) -> None:
         """Cancel elements of jobs; those that have ended stay so."""
-        known = self._book.elements()
-        # Of an array with a limit the next one must not begin in place of one that never ran.
-        waiting = [one for one in elements if one.facts.step and one.state == "PENDING"]
-        chosen = {one.number for one in elements}
-        followers = {
-            other.number
-            for one in waiting
-            for other in depending_on(one, known)
-            if other.number not in chosen
-        }
-        if followers:
-            self._book.changes.cancel_waiting(
-                sorted(one.number for one in waiting), sorted(followers), time.time()
-            )
-            await self.deliver()
         by_instance: dict[str, list[int]] = {}
         for element in elements:
             if (task := self._book.task(element.job, element.position)) is not None:
@@ -271,12 +245,7 @@ def _apart(reruns: Iterable[UndeliveredRerun]) -> Iterator[tuple[str, list[int]]
     """Yield the tasks that are replaced, with their instance, none with one that it waits for."""
     groups: list[list[UndeliveredRerun]] = []
     for one in reruns:
-        last, element = (groups[-1][0].element if groups else None), one.element
-        if (
-            last is not None
-            and element.job == last.job
-            and (not element.facts.step or last.position - element.position < element.facts.step)
-        ):
+        if groups and groups[-1][0].element.job == one.element.job:
             groups[-1].append(one)
         else:
             groups.append([one])

@@ -245,5 +245,7 @@ class ShimFolder:
             f'folder = "{self.service_folder}"\n'
             f'listen = "127.0.0.1:{port}"\n'
             'security = "tls"\n'
-            f'certificate = "{made.identity}"\nkey = "{made.identity}"\n'
+            f'certificate = "{made.identity}"\nkey = "{made.identity}"\n\n'
+            "# What jobs may hold by --gres=gpu:N, --gpus and --licenses.\n"
+            "[site]\nresources = {}  # such as { gpu = 2, matlab = 5 }\n"
         )

@@ -17,7 +17,7 @@ from bursar.formats.job_files.slurm_script import (
     tasks_of,
 )
 from bursar.model.errors import InputError
-from bursar.model.task import Inherit, Task, Write
+from bursar.model.task import Inherit, Step, Task, Write
 from bursar.remote.messages import TaskSpec
 from bursar.remote.submission import encode_steps
 from bursar.slurm_shim.dependencies import ElementLookup, parse_dependency
@@ -26,10 +26,12 @@ from bursar.slurm_shim.jobs import JobElement, JobFacts
 ALSO = ("dependency", "signal", "wrap", "wait", "kill-on-invalid-dep", "hold")
 """Options that ``sbatch`` honours and a campaign does not."""
 
+_TRES = {"gres": "node", "gpus-per-node": "node", "gpus": "job", "gpus-per-task": "task"}
+"""What GPUs are stated for, by option."""
+
 SCRIPT = "slurm_script"
 """Name of a script in the folder of its task."""
 
-_NOT_AT_A_SERVICE = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "licenses")
 _LOGIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
 _OWN = re.compile(r"(SLURM|SBATCH|BURSAR)_\w+|_|PWD|OLDPWD|SHLVL")
 """Variables of the shell that calls ``sbatch`` which a job does not get from there."""
@@ -112,12 +114,6 @@ def read_submission(
     if "\0" in text:
         raise InputError("is no script: it holds NUL characters", where=where)
     options = read_directives(text, where, ALSO) | options
-    for name in _NOT_AT_A_SERVICE:
-        if name in options:
-            raise options[name].error(
-                "is not honoured: tasks of a service hold no such resources",
-                "bursar run SCRIPT --sites FILE honours it",
-            )
     if "hold" in options:
         raise options["hold"].error("is not honoured")
     if options.get("kill-on-invalid-dep") and options["kill-on-invalid-dep"].value != "yes":
@@ -176,8 +172,14 @@ def facts_of(script: SubmittedScript, user: str, lookup: ElementLookup) -> JobFa
         processors=job.processors,
         memory=job.memory,
         limit=job.limit,
+        tres={
+            what: f"gres:{'' if 'gpu' in gpus else 'gpu:'}{gpus}"
+            for name, what in _TRES.items()
+            if (gpus := job.value(name))
+        },
+        licenses=job.value("licenses"),
         array=job.value("array"),
-        step=limit,
+        at_once=limit,
         requeues="no-requeue" not in job.options,
     )
     if "dependency" in job.options:
@@ -207,28 +209,30 @@ def specs_of_job(
         number=number,
         arguments=script.arguments,
     )
-    variables = _variables(script)
+    variables, array = _variables(script), script.job.array
     if running is not None:
         variables["BURSAR_RUNNING"] = str(running)
     return [
-        _spec(task, script.text, variables, requeues="requeue" in script.job.options)
+        TaskSpec(
+            # Variables come from the caller of sbatch and not from the worker.
+            steps=encode_steps((Inherit(_LOGIN), Write(SCRIPT, script.text), *_steps(task))),
+            environment=variables,
+            processors=task.processors,
+            memory=task.memory,
+            resources=dict(task.resources),
+            limit=task.wall_limit,
+            # Where its machine was lost.
+            tries=3 if "requeue" in script.job.options else 1,
+            at_once=None if array is None else array.at_once,
+            group="" if array is None or array.at_once is None else str(number),
+            label=task.id[:200],
+        )
         for task in tasks_of(script.job, script.name, slurm)
     ]
 
 
-def _spec(task: Task, text: str, variables: dict[str, str], *, requeues: bool) -> TaskSpec:
-    steps = tuple(step for step in task.steps if not isinstance(step, Inherit))
-    return TaskSpec(
-        # Variables come from the caller of sbatch and not from the worker.
-        steps=encode_steps((Inherit(_LOGIN), Write(SCRIPT, text), *steps)),
-        environment=variables,
-        processors=task.processors,
-        memory=task.memory,
-        limit=task.wall_limit,
-        # Where its machine was lost.
-        tries=3 if requeues else 1,
-        label=task.id[:200],
-    )
+def _steps(task: Task) -> list[Step]:
+    return [step for step in task.steps if not isinstance(step, Inherit)]
 
 
 def _variables(script: SubmittedScript) -> dict[str, str]:

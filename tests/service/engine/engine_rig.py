@@ -15,6 +15,7 @@ from bursar.dispatch.wire import Hello, WireJob
 from bursar.engine import attendance
 from bursar.engine.worker_link import ClosedLink
 from bursar.model.money import Refusal
+from bursar.model.site import SiteFacts
 from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
 from bursar.service.engine.engine import ServiceEngine
@@ -179,6 +180,7 @@ class World:
         seed: int = 0,
         own_limits: Mapping[str, EngineLimits] = MappingProxyType({}),
         processors: int | None = None,
+        resources: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.loop = asyncio.new_event_loop()
         self.chance = random.Random(seed)
@@ -186,6 +188,7 @@ class World:
         self.limits = limits
         self.own_limits = own_limits
         self.processors = processors
+        self.resources = resources
         self.memory: int | None = None
         self.worker_memory: int | None = None
         self.journal = FakeJournal()
@@ -206,8 +209,13 @@ class World:
                 homes=self.homes,
                 limits=self.limits,
                 own_limits=self.own_limits,
-                processors=self.processors,
-                memory=self.memory,
+                site=SiteFacts(
+                    name="here",
+                    kind="local",
+                    processors=self.processors or 1_000_000,
+                    memory=self.memory,
+                    resources=self.resources,
+                ),
             )
             self.journal.restore(self.chance)
             await self.engine.open()

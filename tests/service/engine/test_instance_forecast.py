@@ -27,6 +27,7 @@ def standing(states: list[int], **changes: Any) -> InstanceStanding:
         "estimates": [math.inf] * count,
         "labels": {},
         "after": {},
+        "groups": {},
         "running": (),
         "ends": [EndedTask("", 10.0, Status.SUCCEEDED, 1.0)] * 8,
         "room": 2,
@@ -65,6 +66,18 @@ def test_odds_are_of_the_limits_that_there_are() -> None:
     assert past.told.budget_odds == 0
     assert free.told.cost is None
     assert free.told.budget_odds is None
+
+
+def test_no_more_of_a_group_run_than_it_allows() -> None:
+    """Of ten on sixteen processors two at a time: 50 s."""
+    made = forecast_instance(
+        standing(
+            [SUCCEEDED] * 8 + [WAITING] * 10, groups=dict.fromkeys(range(8, 18), ("a", 2)), room=16
+        ),
+        NO_SCORES,
+    )
+    assert made is not None
+    assert made.told.end.p50 == pytest.approx(NOW + 50, rel=0, abs=5)
 
 
 def test_tasks_that_follow_others_wait_for_them() -> None:

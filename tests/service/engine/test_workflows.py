@@ -12,7 +12,7 @@ from tests.service.engine.engine_rig import World, outcome_of
 from bursar.model.money import Refusal
 from bursar.model.task import Status
 from bursar.remote import messages as api
-from bursar.service.engine import dispatching, recording, records
+from bursar.service.engine import cancelling, dispatching, recording, records
 from bursar.service.interfaces import ServiceError
 
 
@@ -706,3 +706,119 @@ def test_a_task_may_follow_whatever_came_of_those_before(
         "failed",
         "succeeded",
     ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_more_tasks_of_a_group_run_than_it_allows_through_kills_and_losses(
+    world: World, seed: int
+) -> None:
+    """A place that comes free is taken at once, so that the limit is also what runs."""
+    chance, handle = random.Random(seed), world.create()
+    limited = [
+        msgspec.structs.replace(spec(retries=3), at_once=3, group="array", label="x" * n)
+        for n in range(12)
+    ]
+    world.submit(handle, [*limited, spec()])
+    world.join("w", 20)
+    left = set(range(13))
+    while left:
+        members = [task for task in at(world) if task < 12]
+        assert len(members) == min(3, len(left - {12}))
+        match chance.randrange(6):
+            case 0:
+                world.restart()
+                world.join("w", 20)  # with what it has
+                world.settle()
+            case 2 if members:
+                world.lose("w")
+                world.join("w", 20)
+            case 1 if members:
+                end(world, chance.choice(members), Status.FAILED)
+            case _:
+                task = chance.choice(at(world))
+                end(world, task)
+                left.discard(task)
+        left -= {n for n, state in states(world, handle).items() if state != "succeeded"}
+    assert world.engine._index.usage("ann").task_bytes == 0
+
+
+def test_cancelling_a_group_starts_none_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancelling, "_CHUNK", 2)
+    handle = world.create()
+    widths = (2, 2, 1, 1, 1, 1)
+    world.submit(handle, [msgspec.structs.replace(spec(), at_once=2, processors=n) for n in widths])
+    world.join("w", 3)
+    assert at(world) == [0]  # the second is ready, and too wide for what is left
+    world.run(world.engine.cancel("ann", handle, None))
+    assert at(world) == [0]
+    assert set(states(world, handle)) == {1, 2, 3, 4, 5}
+
+
+def test_a_group_needs_a_limit(world: World) -> None:
+    handle = world.create()
+    with pytest.raises(ServiceError) as refused:
+        world.submit(handle, [spec(), msgspec.structs.replace(spec(), group="array")])
+    assert (refused.value.status, refused.value.where) == (422, "tasks[1].group")
+
+
+def test_resources_of_the_site_are_held_and_gpus_named_through_a_kill() -> None:
+    """Two GPUs and three licences: no device is given twice, and every licence is used."""
+    world = World(resources={"gpu": 2, "licence": 3})
+    try:
+        handle = world.create()
+        world.submit(handle, [held(gpu=1), held(gpu=2), held(gpu=1), *[held(licence=1)] * 4])
+        world.join("w", 9)
+        assert at(world) == [0, 3, 4, 5]
+        end(world, 3)
+        assert at(world) == [0, 4, 5, 6]
+        assert devices(world) == {0: (0,)}
+        world.restart()
+        world.join("w", 9)
+        world.settle()
+        assert at(world) == [0, 4, 5, 6]  # nobody knows which device the first one has
+        end(world, 0)
+        assert at(world) == [1, 4, 5, 6]
+        assert devices(world) == {1: (0, 1)}
+        end(world, 1)
+        assert devices(world) == {2: (0,)}
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"gpu": 3}, 'holds 3 of "gpu", and the site has 2'),
+        ({"licence": 1}, 'holds 1 of "licence", and the site has none'),
+    ],
+)
+def test_a_task_with_more_than_the_site_has_is_refused(
+    resources: dict[str, int], said: str
+) -> None:
+    world = World(resources={"gpu": 2})
+    try:
+        handle = world.create()
+        with pytest.raises(ServiceError) as refused:
+            world.submit(handle, [spec(), held(**resources)])
+        assert (refused.value.where, refused.value.detail) == ("tasks[1].resources", said)
+        world.submit(handle, [held(gpu=2)])
+        world.join("w", 1)
+        world.resources = {}
+        world.lose("w")
+        world.restart()
+        world.join("v", 1)
+        world.settle()
+        assert world.info(handle).note == "its tasks need resources that the site has no longer"
+    finally:
+        world.close()
+
+
+def held(**resources: int) -> api.TaskSpec:
+    return msgspec.structs.replace(spec(), resources=resources)
+
+
+def devices(world: World) -> dict[int, tuple[int, ...]]:
+    jobs = world.sidecar.jobs["w"].values()
+    return {job.task & 0xFFFFFFFF: job.devices for job in jobs if job.devices}

@@ -62,6 +62,12 @@ Runs a task, and prints what it has printed into its files once it has ended, so
 output has it, too. The number of the job is made of the run's identity.
 """
 
+_GPUS = ("gpus", "gpus/nvidia", "gpus/amd")
+"""Names of GPUs among the resources."""
+
+_MEMORY = "mem"
+"""Name of the memory among the resources, counted in MiB."""
+
 _PLACEHOLDERS = {"JOB_ID": "${J}", "CWD": "${CWD}", "INSTANCE_ID": "0", "SERVER_UID": "bursar"}
 """Placeholders of paths that are known when the task runs, as a shell's text."""
 
@@ -271,6 +277,7 @@ def _task(one: _NumberedTask, job: str, root: Path, remarks: dict[str, None]) ->
         name=table.name or job,
         steps=(*before, command),
         processors=resources.pop("cpus", 1),
+        memory=(resources.pop(_MEMORY, 0) << 20) or None,
         resources=resources,
         wall_limit=limit or None,
         after=tuple(str(parent) for parent in dict.fromkeys(one.deps)),
@@ -279,8 +286,20 @@ def _task(one: _NumberedTask, job: str, root: Path, remarks: dict[str, None]) ->
 
 
 def _human(value: str | float) -> str | float:
-    """Return a time without the spaces that HyperQueue allows between its parts."""
-    return re.sub(r"\s+", "", value) if isinstance(value, str) else value
+    """
+    Return a time without the spaces that HyperQueue allows between its parts.
+
+    Raises
+    ------
+    InputError
+        When it has months: "M", which is a minute elsewhere.
+    """
+    if not isinstance(value, str):
+        return value
+    found = re.sub(r"\s+", "", value)
+    if re.search(r"\dM(?![a-z])", found):
+        raise InputError(f'expected a time without months, got "{value}"')
+    return found
 
 
 def _request(
@@ -306,8 +325,11 @@ def _request(
                 raise InputError(f'expected a whole number, got "{value}"', where=spot)
             if match[2]:
                 remarks[f'the policy "{match[2]}" of a resource changes nothing here'] = None
-            if not re.fullmatch(r"[A-Za-z_][\w.@-]*", key := GPU if name == "gpus" else name):
+            key = GPU if name in _GPUS else name
+            if not re.fullmatch(r"[A-Za-z_][\w.@-]*", key):
                 raise InputError(f'expected the name of a resource, got "{name}"', where=spot)
+            if key in counts:
+                raise InputError("GPUs of two makers are not honoured", where=spot)
             counts[key] = int(match[1])
             as_written[re.sub(r"\W", "_", name)] = f"{match[1]} {match[2] or 'compact'}"
     return as_written, counts

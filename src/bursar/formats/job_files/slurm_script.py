@@ -450,6 +450,11 @@ def _variables(
         found["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"].value
     if each is not None:
         found["SLURM_CPUS_PER_TASK"] = each
+    if gpus := _resources(options, tasks or 1).get(GPU):
+        found["SLURM_GPUS_ON_NODE"] = gpus
+    for name in ("gpus", "gpus-per-node", "gpus-per-task"):
+        if name in options:
+            found[f"SLURM_{name.upper().replace('-', '_')}"] = options[name].value
     for name, variable in (("mem", "SLURM_MEM_PER_NODE"), ("mem-per-cpu", "SLURM_MEM_PER_CPU")):
         if name in options:
             found[variable] = options[name].read(parse_memory) // 2**20

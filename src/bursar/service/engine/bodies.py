@@ -23,7 +23,7 @@ from bursar.model.surroundings import (
     check_words,
     forbidden,
 )
-from bursar.model.task import Step
+from bursar.model.task import GPU, Step
 from bursar.remote.messages import TaskSpec
 from bursar.remote.submission import steps_of
 from bursar.service.interfaces import ServiceError
@@ -36,11 +36,13 @@ _PLAIN, _WITH_PLACE = b"\x9b", b"\x9d"
 """First byte of a job that ends with the home (an array of 11), and of one with a working
 directory and an envelope behind the home (an array of 13)."""
 
-_WITH_MEMORY = b"\x9f"
-"""First byte of a job that ends with its memory, behind all of these (an array of 15)."""
+_WITH_MEMORY, _WITH_DEVICES = b"\x9f", b"\xdc\x00\x11"
+"""Begin of a job that ends with its memory, behind all of these (an array of 15), and of one that
+ends with its devices, behind its memory and secrets (an array of 17)."""
 
 _BODY_WITH_MEMORY = 0xD4
-"""First byte of such a body, which no other body begins with (MessagePack: an extension)."""
+"""First byte of the body of a task that states its memory or holds GPUs, which no other body begins
+with (MessagePack: an extension)."""
 
 _TWO_PARTS = 0xC1
 """First byte of a body with fields that go behind the home; MessagePack never uses this byte."""
@@ -84,16 +86,17 @@ def make_body(
         _check_words(spec, where)
     # Nearly all tasks: only the five fields, without the head of their array, so that they can be
     # put between the head and the home of a job as they are.
-    if not spec.directory and not spec.sealed and not spec.memory:
+    has_memory = spec.memory or GPU in spec.resources
+    if not spec.directory and not spec.sealed and not has_memory:
         body = body[1:]
     else:
         # In the job these fields come behind the home, which is only known when the task is
         # given: the size says where to cut.
         rest = _encode(_checked_directory(spec.directory, directories, where))
         rest += _encode(_from_base64(spec.sealed, f"{where}.sealed"))
-        if spec.memory:
-            rest += _encode(()) + _encode(spec.memory)
-        mark = _BODY_WITH_MEMORY if spec.memory else _TWO_PARTS
+        if has_memory:
+            rest += _encode(()) + _encode(spec.memory or 0)
+        mark = _BODY_WITH_MEMORY if has_memory else _TWO_PARTS
         body = bytes((mark,)) + _SIZE.pack(len(body) - 1) + body[1:] + rest
     if len(body) > MAX_PIECE:
         raise ServiceError(
@@ -110,6 +113,7 @@ def make_wire_job(
     limit: float,
     folder: str,
     home: bytes,
+    devices: tuple[int, ...] = (),
 ) -> bytes:
     """
     Return the :class:`bursar.dispatch.wire.WireJob` of a task, encoded.
@@ -124,14 +128,19 @@ def make_wire_job(
         Name of the task's working directory in the home.
     home
         Path of the instance's home, encoded.
+    devices
+        Numbers of the GPUs that the task holds.
     """
     head = _encode((number, serial, processors, limit, folder))[1:]
     if body[0] not in (_TWO_PARTS, _BODY_WITH_MEMORY):
         return _PLAIN + head + body + home
     first = _WITH_PLACE if body[0] == _TWO_PARTS else _WITH_MEMORY
+    end = b""
+    if devices:
+        first, end = _WITH_DEVICES, _encode({}) + _encode(devices)
     (size,) = _SIZE.unpack_from(body, 1)
     cut = 1 + _SIZE.size + size
-    return first + head + body[1 + _SIZE.size : cut] + home + body[cut:]
+    return first + head + body[1 + _SIZE.size : cut] + home + body[cut:] + end
 
 
 def _steps_of(spec: TaskSpec, where: str) -> Sequence[Step]:

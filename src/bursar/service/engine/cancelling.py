@@ -123,6 +123,9 @@ class TaskCanceller:
         self, instance: Instance, chosen: Sequence[int], grace: float | None = None
     ) -> None:
         """End cancelled tasks that wait and kill running ones, a portion at a time."""
+        if instance.tasks.groups is not None:
+            # The last first: else one of a later portion would begin in place of one that ended.
+            chosen = chosen[::-1]
         for at in range(0, len(chosen), _CHUNK):
             if instance.destroyed:
                 return

@@ -9,6 +9,7 @@ from bursar.engine.attendance import WorkerAttendance, take_in
 from bursar.engine.filling import TaskFilling
 from bursar.engine.loop_clock import FunctionClock
 from bursar.engine.pool_demand import SHORT_GUESS, demand_of, widest_worker
+from bursar.engine.shared_resources import NO_RESOURCES
 from bursar.engine.task_chains import TaskChains
 from bursar.engine.task_scheduler import LEAST, Assignments, TaskScheduler
 from bursar.engine.task_states import CLAIMED, SKIPPED, SUCCEEDED
@@ -231,9 +232,12 @@ class ServiceReactions:
         widest = widest_worker(self._scheduler.pools.get(instance.pool))
         if not widest:
             return "no worker is there for its tasks yet"
-        if least <= widest:
+        if least > widest:
+            return f"its tasks need {least} processors of one worker, and the widest has {widest}"
+        had = next(iter(self._scheduler.resources.values()), NO_RESOURCES)
+        if any(bucket.ready and had.could_have(bucket.resources) for bucket in buckets):
             return ""
-        return f"its tasks need {least} processors of one worker, and the widest has {widest}"
+        return "its tasks need resources that the site has no longer"
 
     # Decisions for the reactions that a run and a service share.
 
@@ -317,6 +321,7 @@ def _jobs_of(claims: Sequence[WorkerClaim[Instance]]) -> list[bytes]:
             0.0 if claim.seconds == math.inf else max(claim.seconds, LEAST),
             str(claim.task),
             instance.home,
+            claim.devices,
         )
         for claim in claims
     ]

@@ -27,10 +27,12 @@ from types import MappingProxyType
 
 from bursar.engine.attempt_ends import attempts_failed
 from bursar.engine.fair_turns import FairQueue
+from bursar.engine.shared_resources import SharedResources
 from bursar.engine.task_scheduler import TaskScheduler
 from bursar.engine.task_states import ABSENT, CLAIMED, DELAYED, HELD, READY, WAITING
 from bursar.model.money import Refusal
 from bursar.model.provisioning import ProcessorDemand
+from bursar.model.site import SiteFacts
 from bursar.remote import messages as api
 from bursar.remote.admin_messages import Overview
 from bursar.remote.messages import STREAMS
@@ -96,9 +98,9 @@ class ServiceEngine:
         Limits of every user (None: the defaults), and of users who have others, by name.
     turns
         Makes the queue of a pool's users; None: their turns are equal.
-    processors
-        Processors of the site: a task that holds more is refused. None: no task is refused for
-        its width.
+    site
+        The site, whose resources are counted: a task is refused that holds more processors, memory
+        or resources than it has. None: no task is refused for these.
     on_event
         Called with one line for people on each notable event.
     grace
@@ -116,8 +118,7 @@ class ServiceEngine:
         limits: EngineLimits | None = None,
         own_limits: Mapping[str, EngineLimits] = MappingProxyType({}),
         turns: Callable[[], FairQueue[str]] | None = None,
-        processors: int | None = None,
-        memory: int | None = None,
+        site: SiteFacts | None = None,
         on_event: Callable[[str], None] | None = None,
         grace: float = GRACE,
     ) -> None:
@@ -138,6 +139,8 @@ class ServiceEngine:
             int.from_bytes(entropy(5), "big"), limits.limit
         )
         self._scheduler.turns = turns or FairQueue
+        if site is not None and site.resources:
+            self._scheduler.resources[site.name] = SharedResources(site.resources)
         self._recorder = ResultRecorder(
             journal=journal,
             billing=billing,
@@ -185,8 +188,7 @@ class ServiceEngine:
             clock=clock,
             directories=limits.directories,
             containers=limits.containers,
-            processors=processors,
-            memory=memory,
+            site=site,
         )
         self.outputs = TaskOutputs(self._index, self._scheduler)
         self._cancelling = TaskCanceller(
@@ -467,7 +469,7 @@ class ServiceEngine:
             self._upkeep.shrink(instance, submission)
         if instance.cancels:
             self._upkeep.forget_cancels(instance)
-        if tasks.dependencies.waiting:
+        if tasks.dependencies.waiting or tasks.groups is not None:
             self.dispatching.follow(instance, endings)
         instance.wake()
 

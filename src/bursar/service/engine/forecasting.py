@@ -225,6 +225,7 @@ class InstanceForecasts:
             estimates=tasks.estimates[:],
             labels=dict(tasks.labels),
             after=dict(tasks.after),
+            groups={} if tasks.groups is None else tasks.groups.limits(range(len(tasks.states))),
             running=running,
             ends=list(followed.ends),
             room=room,

@@ -37,8 +37,8 @@ class InstanceStanding(NamedTuple):
         Seconds since the epoch.
     states, processors, estimates
         Of all tasks, by number.
-    labels, after
-        Of tasks that have not ended and have any.
+    labels, after, groups
+        Of tasks that have not ended and have any; a group with how many of it may run at a time.
     running
         Tasks that run, and for how many seconds they have.
     room
@@ -57,6 +57,7 @@ class InstanceStanding(NamedTuple):
     estimates: Sequence[float]
     labels: dict[int, str]
     after: dict[int, tuple[int, ...]]
+    groups: dict[int, tuple[str, int]]
     running: Sequence[tuple[int, float]]
     ends: Sequence[EndedTask]
     room: int

@@ -94,6 +94,10 @@ class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
         Bytes that tasks need, by task that states them.
     spares
         How many of the tasks in ``after`` may end without success, by task that can spare any.
+    resources
+        Countable resources that tasks hold, by task that holds any: pairs of a name and a number.
+    groups
+        Name of its group and how many tasks of that may run at a time, by task that has one.
     """
 
     number: int
@@ -113,6 +117,8 @@ class TasksAdded(msgspec.Struct, frozen=True, array_like=True):
     retries: dict[int, tuple[int, float]] = {}
     memory: dict[int, int] = {}
     spares: dict[int, int] = {}
+    resources: dict[int, tuple[tuple[str, int], ...]] = {}
+    groups: dict[int, tuple[str, int]] = {}
 
 
 class ResultsRecorded(msgspec.Struct, frozen=True, array_like=True):

@@ -166,7 +166,7 @@ class InstanceRestorer:
             results.add(batch)
             results.logs.update(ended.logs)
         for added, position in sorted(gathered.added, key=lambda item: item[0].first):
-            left = len(tasks.place(added))
+            left = len(tasks.place(added, is_restored=True))
             tasks.grow(added.first + added.count)
             submission = InstanceSubmission(
                 added.first,

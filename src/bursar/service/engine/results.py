@@ -11,7 +11,8 @@ import msgspec
 
 from bursar.engine.task_states import FAILED
 from bursar.model.task import Outcome, Status
-from bursar.remote.messages import Result, as_text
+from bursar.remote.messages import Result
+from bursar.remote.output_messages import as_text
 from bursar.service.engine.records import ResultsRecorded, ResultsRecordedIndex
 from bursar.service.engine.tasks import NAMES
 from bursar.store import Position

@@ -8,6 +8,7 @@ from hashlib import sha256
 import msgspec
 
 from bursar.engine.task_states import ABSENT, HELD
+from bursar.model.site import SiteFacts
 from bursar.model.surroundings import ContainerPolicy
 from bursar.remote import messages as api
 from bursar.remote.messages import MOST_EDGES
@@ -39,10 +40,8 @@ class SubmissionRecorder:
         Folders below which a task's working directory may lie, besides the instance's own.
     containers
         Containers that tasks may ask for.
-    processors
-        Processors of the site, the greatest width of a task; None: not known.
-    memory
-        Bytes of the site, the most that a task may need; None: not known.
+    site
+        What tasks may hold; None: not known.
     """
 
     def __init__(
@@ -56,8 +55,7 @@ class SubmissionRecorder:
         clock: Clock,
         directories: Sequence[str],
         containers: ContainerPolicy,
-        processors: int | None,
-        memory: int | None,
+        site: SiteFacts | None,
     ) -> None:
         self._index = index
         self._journal = journal
@@ -67,8 +65,9 @@ class SubmissionRecorder:
         self._clock = clock
         self._directories = directories
         self._containers = containers
-        self._processors = processors
-        self._memory = memory
+        self._processors = None if site is None else site.processors
+        self._memory = None if site is None else site.memory
+        self._resources = {} if site is None else site.resources
 
     async def make_bodies(self, specs: Sequence[api.TaskSpec], agreed: int | None) -> list[bytes]:
         """
@@ -116,6 +115,13 @@ class SubmissionRecorder:
         if spec.memory is not None and spec.memory > (self._memory or math.inf):
             detail = f"needs {spec.memory} bytes of memory, and the site has {self._memory}"
             raise ServiceError("bad-value", 422, detail, where=f"{where}.memory")
+        for name, count in spec.resources.items():
+            if count > (had := self._resources.get(name, 0)):
+                detail = f'holds {count} of "{name}", and the site has {had or "none"}'
+                raise ServiceError("bad-value", 422, detail, where=f"{where}.resources")
+        if spec.group and spec.at_once is None:
+            detail = "is for at_once, which says how many of its tasks run at a time"
+            raise ServiceError("bad-value", 422, detail, where=f"{where}.group")
         return make_body(spec, self._directories, where, self._containers)
 
     def _refuse_width(self, width: int, agreed: int | None, where: str) -> None:

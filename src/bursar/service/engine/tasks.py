@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from bursar.engine.instance_tasks import InstanceTasks
+from bursar.engine.task_dependencies import TaskGroups
 from bursar.engine.task_states import ABSENT, ENDING, HELD, SUCCEEDED, WAITING
 from bursar.model.campaign import spare_parents
 from bursar.remote.messages import TaskSpec, TaskState
@@ -54,7 +55,8 @@ class SubmittedTasks(InstanceTasks):
     labels
         Labels of unfinished tasks, by task; tasks without a label are left out.
     size
-        Bytes of all bodies, labels and entries of ``after``, as :func:`size_of` counts them.
+        Bytes of all bodies, labels, names of groups and entries of ``after``, as :func:`size_of`
+        counts them.
     """
 
     # Until the result is durable: nobody is told, and nobody is given the task.
@@ -87,9 +89,14 @@ class SubmittedTasks(InstanceTasks):
             self.most_losses.extend(bytes(more))
             self.bodies.grow(more)
 
-    def place(self, added: TasksAdded) -> Sequence[int]:
+    def place(self, added: TasksAdded, *, is_restored: bool = False) -> Sequence[int]:
         """
         Enter the tasks of a submission that are absent so far, in the state HELD.
+
+        Parameters
+        ----------
+        is_restored
+            Whether workers may have the tasks since before a restart.
 
         Returns
         -------
@@ -125,7 +132,7 @@ class SubmittedTasks(InstanceTasks):
             for task, limit in zip(new, limits, strict=True):
                 if limit == limit:
                     self.set_limit(task, limit)
-        self.enter(new, widths, estimates, memory=added.memory)
+        self.enter(new, widths, estimates, memory=added.memory, resources=added.resources)
         for task, label in added.labels.items():
             if states[task] == HELD:
                 self.labels[task] = label
@@ -141,6 +148,12 @@ class SubmittedTasks(InstanceTasks):
                 if spare:
                     self.allowed[task] = spare
                 self.follow(task, parents, spare)
+        for task, (name, most) in added.groups.items():
+            if states[task] == HELD:
+                if self.groups is None:
+                    self.groups = TaskGroups(states, self.dependencies)
+                self.groups.add(task, name, most, is_restored=is_restored)
+                self.size += len(name)
         return new
 
     def start_all(self, tasks: Iterable[int]) -> None:
@@ -227,6 +240,8 @@ class SubmittedTasks(InstanceTasks):
             freed += sum(len(self.labels.get(task, "")) for task in tasks)
         if self.after:
             freed += EDGE * sum(len(self.after.get(task, ())) for task in tasks)
+        if self.groups is not None:
+            freed += sum(map(self.groups.forget, tasks))
         self.size -= freed
         few = (self.labels, self.after, self.allowed, self.spares, self.retries)
         for column in (*few, self.losses, self.failures, self.counted):
@@ -263,6 +278,10 @@ class SubmittedTasks(InstanceTasks):
             if self.ready_tasks.states_memory
             else {},
             {t: self.allowed[t] for t in left if t in self.allowed} if self.allowed else {},
+            {t: held for t in left if (held := self.ready_tasks.bucket_of(t).resources)}
+            if self.ready_tasks.states_resources
+            else {},
+            {} if self.groups is None else self.groups.limits(left),
         )
 
     def fix(self, first: int, count: int, state: int) -> None:
@@ -306,6 +325,8 @@ def columns_of(
         {first + i: (s.retries, s.retry_delay) for i, s in enumerate(specs) if s.retries},
         {first + i: s.memory for i, s in enumerate(specs) if s.memory is not None},
         {first + i: spare for i, s in enumerate(specs) if (spare := _spare_parents(s))},
+        {first + i: tuple(sorted(s.resources.items())) for i, s in enumerate(specs) if s.resources},
+        {first + i: (s.group, s.at_once) for i, s in enumerate(specs) if s.at_once is not None},
     )
 
 
@@ -318,7 +339,8 @@ def _spare_parents(task: TaskSpec) -> int:
 def size_of(added: TasksAdded) -> int:
     """Return the bytes of submitted tasks that count against the quota of a user."""
     edges = sum(map(len, added.after.values()))
-    return sum(map(len, added.bodies)) + sum(map(len, added.labels.values())) + EDGE * edges
+    words = sum(map(len, added.labels.values())) + sum(len(n) for n, _ in added.groups.values())
+    return sum(map(len, added.bodies)) + words + EDGE * edges
 
 
 def _stated(seconds: float) -> float:

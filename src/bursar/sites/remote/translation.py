@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from bursar.dispatch.wire import WireJob
 from bursar.model.site import Trust
 from bursar.model.task import Call, Copy, Outcome, Status, Step
-from bursar.remote.messages import Result, TaskSpec, printed
+from bursar.remote.messages import Result, TaskSpec
+from bursar.remote.output_messages import printed
 from bursar.remote.submission import encode_steps
 
 MADE = ".bursar-made"

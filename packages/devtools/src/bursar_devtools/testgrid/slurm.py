@@ -56,6 +56,7 @@ class SlurmCluster:
         nodes: int = 4,
         cpus: int = 4,
         memory: int = 4000,
+        gpus: int = 0,
         latency: int = 0,
         partitions: Mapping[str, str] = PARTITIONS,
         accounting: bool = True,
@@ -71,7 +72,7 @@ class SlurmCluster:
         folder
             Made, unless it is there and empty. A cluster in it of which nothing runs any more
             is removed first.
-        name, nodes, cpus, memory, latency, partitions, accounting, extra, default_times
+        name, nodes, cpus, memory, gpus, latency, partitions, accounting, extra, default_times
             As :class:`SlurmClusterSettings` has them.
         patience
             Seconds after which it is given up.
@@ -88,6 +89,7 @@ class SlurmCluster:
             nodes=nodes,
             cpus=cpus,
             memory=memory,
+            gpus=gpus,
             latency=latency,
             partitions=dict(partitions),
             accounting=accounting,
@@ -357,6 +359,8 @@ class SlurmCluster:
         self._conf.write_text(slurm_configuration.slurm_conf(self.settings, self.folder, user))
         if _looks_for_control_groups():
             (self.folder / "etc" / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+        if self.settings.gpus:
+            slurm_configuration.write_gpus(self.settings, self.folder)
         if self.settings.latency:
             script = slurm_configuration.job_submit_lua(self.settings.latency)
             (self.folder / "etc" / "job_submit.lua").write_text(script)

@@ -25,6 +25,8 @@ class SlurmClusterSettings:
         How many nodes, and processors on each, whatever this machine has.
     memory
         Of each node, MB.
+    gpus
+        Of each node; plain files stand for the devices.
     latency
         Whole seconds from a job's submission to its start at the soonest.
     port
@@ -44,6 +46,7 @@ class SlurmClusterSettings:
     nodes: int
     cpus: int
     memory: int = 4000
+    gpus: int = 0
     latency: int = 0
     port: int = 0
     partitions: Mapping[str, str] = field(default_factory=lambda: dict(PARTITIONS))
@@ -108,13 +111,24 @@ def slurm_conf(settings: SlurmClusterSettings, folder: Path, user: str) -> str:
         lines += ["JobCompType=jobcomp/filetxt", f"JobCompLoc={completions(folder)}"]
     if settings.latency:
         lines.append("JobSubmitPlugins=lua")
+    if settings.gpus:
+        lines.append("GresTypes=gpu")
     lines += settings.extra
     lines.append(
         f"NodeName={_range('n', 1, settings.nodes)} NodeHostname={host} NodeAddr=127.0.0.1"
         f" Port={_range('', first, last)} CPUs={settings.cpus} RealMemory={settings.memory}"
+        + (f" Gres=gpu:{settings.gpus}" if settings.gpus else "")
     )
     lines += [f"PartitionName={name} {words}" for name, words in settings.partitions.items()]
     return "\n".join(lines) + "\n"
+
+
+def write_gpus(settings: SlurmClusterSettings, folder: Path) -> None:
+    """Write ``gres.conf`` of a cluster whose nodes have GPUs, and what stands for the devices."""
+    files = [folder / "run" / f"gpu{number}" for number in range(settings.gpus)]
+    for file in files:
+        file.touch()
+    (folder / "etc" / "gres.conf").write_text(f"Name=gpu File={','.join(map(str, files))}\n")
 
 
 def completions(folder: Path) -> Path:
