@@ -119,16 +119,16 @@ bytecode: $(VENV)/.made
 
 # Long files first, by tests/durations.json: without a tail in which one process works alone.
 # Up to three tests that fail are tried once more, alone; what passes then is named as unstable.
-# A third of the tests' time is waiting, for schedulers and services: one process more than processors.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Half of the tests' time is waiting, for schedulers and services: two processes for each processor.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 SHARED = $(BIN)/python tools/second_try.py -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 unit: $(VENV)/.made
 	$(SHARED)
 
-# What of the long tests continuous integration runs: those that take minutes and need no quiet
-# machine.
+# What continuous integration runs beside the default tests: tests of some seconds each, of whose
+# promises the default run holds one quick instance.
 test-ci: schedulers site $(VENV)/.made
-	$(SHARED) -m 'long and ci' --timeout 600
+	$(SHARED) -m ci --timeout 600
 
 # Random rounds and soaks that the default run leaves out, one after the other: they measure
 # real schedulers, which a neighbour would slow down.

@@ -122,12 +122,14 @@ def on_a_terminal(program: str, folder: Path) -> str:
         os.close(terminal)
 
 
+@pytest.mark.ci
 def test_a_terminal_is_told_once_that_code_is_compiled(tmp_path: Path) -> None:
     """And not told when the code is on disk."""
     assert on_a_terminal(SQUARES, tmp_path).splitlines() == [compiling.COMPILING]
     assert on_a_terminal(SQUARES, tmp_path) == ""
 
 
+@pytest.mark.ci
 def test_what_is_no_terminal_is_told_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SQUARES],
@@ -158,7 +160,14 @@ def command_line(*arguments: str) -> str:
     )
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param("fcfs", marks=pytest.mark.ci),
+        "easy",
+        pytest.param("conservative", marks=pytest.mark.ci),
+    ],
+)
 def test_batch_schedulers_are_the_same_in_both_forms(policy: str) -> None:
     """Also the types of what they return."""
     program = (
@@ -171,7 +180,17 @@ def test_batch_schedulers_are_the_same_in_both_forms(policy: str) -> None:
     assert printed(NEITHER + program) == printed(AT_ONCE + program)
 
 
-@pytest.mark.parametrize("scheduler", ["heft", "greedy", "minmin", "maxmin", "list", "list-cost"])
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        "heft",
+        pytest.param("greedy", marks=pytest.mark.ci),
+        pytest.param("minmin", marks=pytest.mark.ci),
+        pytest.param("maxmin", marks=pytest.mark.ci),
+        pytest.param("list", marks=pytest.mark.ci),
+        pytest.param("list-cost", marks=pytest.mark.ci),
+    ],
+)
 def test_schedules_are_the_same_in_both_forms(scheduler: str) -> None:
     """Start, finish and payment, to the last bit."""
     program = (
@@ -243,6 +262,7 @@ def test_a_report_needs_no_extra(campaign: Path) -> None:
     assert (run / "report.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.ci
 def test_a_plan_of_slots_without_scipy_says_what_is_missing(campaign: Path) -> None:
     """The plan is there, its least cost is that of any makespan, and a note names the extra."""
     plan = command_line("plan", "c.toml", "--sites", "slots.toml", "--json")
@@ -317,6 +337,7 @@ print(*said)
 """
 
 
+@pytest.mark.ci
 def test_code_that_is_not_on_disk_is_compiled_in_the_background(tmp_path: Path) -> None:
     """Plain at first, machine code once the process has ended, and at once in the next command."""
 
@@ -331,6 +352,7 @@ def test_code_that_is_not_on_disk_is_compiled_in_the_background(tmp_path: Path) 
     assert told("1000") == "True True"
 
 
+@pytest.mark.ci
 def test_whoever_has_waited_long_enough_compiles_by_itself(tmp_path: Path) -> None:
     """A process in the background may be starved by others."""
     command = [sys.executable, "-c", KEPT, "0"]

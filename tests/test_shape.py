@@ -5,7 +5,7 @@ are where a reader gives up. Each exception below is named with the reason why i
 """
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -46,9 +46,11 @@ def sources() -> dict[str, str]:
     }
 
 
-def classes() -> Iterator[ast.ClassDef]:
-    for text in sources().values():
-        yield from (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
+@cache
+def classes() -> list[ast.ClassDef]:
+    """Return the classes of all of them; parsed once."""
+    nodes = (node for text in sources().values() for node in ast.walk(ast.parse(text)))
+    return [node for node in nodes if isinstance(node, ast.ClassDef)]
 
 
 def functions(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:

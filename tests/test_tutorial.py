@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from tests.documents import ShownFile, carry_out, shape, steps_of
 
 TUTORIAL = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
 
 
+@pytest.mark.ci
 def test_each_command_prints_what_is_shown(tmp_path: Path) -> None:
     """Each line shown is among those printed, whatever its numbers and spaces."""
     steps = steps_of(TUTORIAL)

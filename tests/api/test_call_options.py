@@ -37,6 +37,7 @@ def most_at_once(calls: list[tuple[float, float, int]]) -> int:
     return max(sum(n for begin, end, n in calls if begin <= at < end) for at, _, _ in calls)
 
 
+@pytest.mark.ci
 def test_wide_calls_hold_their_processors(four: Executor) -> None:
     """
     Calls of three, two and one processors never hold more than four at a time.
@@ -158,6 +159,7 @@ def test_no_single_site_may_have_all() -> None:
         assert executor.options(gpus=1, memory="900 kB") is not None
 
 
+@pytest.mark.ci
 def test_more_calls_at_a_time_than_one_worker_takes() -> None:
     """
     Hundreds of calls that wait run at once on this machine, and wide ones still find a worker.

@@ -15,6 +15,7 @@ from bursar.model.task import Task
 from bursar.runs.forecasting.standing import RunningAttempt, RunStanding
 
 
+@pytest.mark.ci
 def test_progress_tells_counts_money_and_odds() -> None:
     """
     In one line and, in a notebook, as a bar; the forecast comes when the first calls have ended.
@@ -88,6 +89,7 @@ def test_a_deadline_that_is_none_is_refused(deadline: object, message: str) -> N
         Executor(deadline=deadline)  # type: ignore[arg-type]
 
 
+@pytest.mark.ci
 def test_earlier_calls_are_a_forecast(tmp_path: Path) -> None:
     """
     A history that knows the function tells its run time before the first call has ended.

@@ -134,6 +134,7 @@ def test_an_interrupt_leaves_no_call_running(tmp_path: Path) -> None:
         assert not text or not Path("/proc", text).exists()
 
 
+@pytest.mark.ci
 def test_progress_of_a_map_is_shown_as_that_of_a_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -151,6 +152,7 @@ def test_progress_of_a_map_is_shown_as_that_of_a_run(
     assert shown == []
 
 
+@pytest.mark.ci
 def test_results_of_a_run_are_found_by_task(tmp_path: Path) -> None:
     """Text where it is text, bytes where it is not, a value where it is JSON."""
     lines = {"number": "echo 42", "text": "echo hé", "bytes": "printf '\\377'", "bad": "exit 3"}

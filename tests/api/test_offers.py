@@ -255,6 +255,7 @@ def test_a_budget_that_would_be_stopped_short_of_the_end_is_out_of_reach() -> No
         assert plan(bag(4, 2.0, Goal(budget=budget)), machines((1, 1.0))).feasible is feasible
 
 
+@pytest.mark.ci
 def test_offers_on_a_batch_site_hold_what_pilots_may_charge_while_nobody_watches() -> None:
     """
     A pilot of a killed run may go on for 90 s, and is asked for for 60 s at the least.

@@ -40,6 +40,7 @@ def is_worker(_: int) -> bool:
     return TASK in os.environ
 
 
+@pytest.mark.ci
 def test_joblib_makes_its_calls_on_our_workers(joblib: Any, shared: Executor) -> None:
     """
     In order, in batches, as a generator, with the options of the executor that was given.
@@ -60,6 +61,7 @@ def test_joblib_makes_its_calls_on_our_workers(joblib: Any, shared: Executor) ->
     assert shared.submit(int, 3).result(30) == 3
 
 
+@pytest.mark.ci
 def test_joblib_raises_what_a_call_raised_and_goes_on(joblib: Any) -> None:
     """
     A failure or a timeout ends the calls of this Parallel, and the next one finds workers.
@@ -106,6 +108,7 @@ def test_joblib_settings_that_are_wrong_are_refused(
         joblib.parallel_config(backend="bursar", **settings)
 
 
+@pytest.mark.ci
 def test_a_grid_search_of_scikit_learn_finds_the_same(joblib: Any, shared: Executor) -> None:
     """
     The same scores and the same best parameters as with joblib's own workers.
@@ -152,6 +155,7 @@ def model(points: Any) -> Any:
     return points[:, 0] + 2 * points[:, 1]
 
 
+@pytest.mark.ci
 def test_salib_evaluates_on_an_executor(shared: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     By ``evaluate`` with ``imap`` and, with our executor as its pool, by ``evaluate_parallel``.

@@ -119,6 +119,7 @@ def test_the_cheapest_plan_with_the_confidence_is_chosen_and_its_margin_priced(p
     assert "less would keep it with" in quote.reason
 
 
+@pytest.mark.ci
 def test_where_no_plan_is_sure_enough_the_likeliest_is_chosen_and_said(place):
     campaign = read_campaign(place / "c.toml")
     history = remembered(place).path
@@ -131,6 +132,7 @@ def test_where_no_plan_is_sure_enough_the_likeliest_is_chosen_and_said(place):
     assert odds == max(option["forecast"]["odds"] for option in quote.to_dict()["front"])
 
 
+@pytest.mark.ci
 def test_counter_offers_hold_with_the_confidence(place):
     campaign = read_campaign(place / "c.toml")
     history = remembered(place).path

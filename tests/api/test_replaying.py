@@ -57,6 +57,7 @@ def recorded(folder: Path, **how: Any) -> RunReplay:
     return replay("r", [own, "cost"], runs=folder / "runs")
 
 
+@pytest.mark.ci
 def test_the_same_policy_would_have_saved_nothing(tmp_path: Path) -> None:
     """
     Five real runs: of each, the own policy comes to what the simulated run does, exactly.

@@ -119,6 +119,7 @@ def test_a_confidence_out_of_reach_is_told_with_what_can_be_reached(tmp_path: Pa
     assert told["forecast_basis"]["executions"] == 6
 
 
+@pytest.mark.ci
 def test_offers_of_a_strategy_hold_with_the_confidence(tmp_path: Path) -> None:
     """30 s are out of reach; what is offered instead has odds of 90 % when it is taken."""
     seen = learned(tmp_path, executions(np.random.default_rng(3), 6), [SLOW, FAST])

@@ -38,6 +38,7 @@ def reading(folder: Path, size: int, where: str = "near") -> tuple[Campaign, Pat
     return Campaign(name="reads", workflow=Workflow((task,))), file
 
 
+@pytest.mark.ci
 def test_where_bringing_a_file_takes_long_its_weight_is_found(tmp_path: Path) -> None:
     """
     A gigabyte over 1 MB/s takes 1,000 s, which no queue of jobs of 10 s is worth: whoever looks

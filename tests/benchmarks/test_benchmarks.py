@@ -56,10 +56,7 @@ def check(found: dict[str, Any], program: str, size: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "program",
-    [
-        pytest.param(name, marks=[] if name in SHORTEST else [pytest.mark.long, pytest.mark.ci])
-        for name in PROGRAMS
-    ],
+    [pytest.param(name, marks=[] if name in SHORTEST else pytest.mark.ci) for name in PROGRAMS],
 )
 def test_a_benchmark_runs_at_its_smallest_size(program: str, tmp_path: Path) -> None:
     """Peers and data that are not there are left out, and named; all else is measured."""

@@ -68,6 +68,7 @@ def simulated(folder: Path, jobs: int, hours: float, *parts: str, **how: Any) ->
     return {**told, "leases": list(leases_of(journal.events).values())}
 
 
+@pytest.mark.ci
 def test_a_price_for_booking_ahead_is_had_by_booking_ahead(tmp_path: Path) -> None:
     """
     Five jobs of an hour, a day of time: all are booked for the afternoon, 0.99 x 0.5 each.
@@ -158,7 +159,15 @@ def test_a_dearer_price_ahead_is_never_paid(tmp_path: Path) -> None:
     assert told["makespan_s"] == pytest.approx(5 * HOUR)
 
 
-@pytest.mark.parametrize(("hours", "cost"), [(5.0, 5.0), (5.5, 2.5), (24.0, 2.5)], ids=str)
+@pytest.mark.parametrize(
+    ("hours", "cost"),
+    [
+        pytest.param(5.0, 5.0, marks=pytest.mark.ci),
+        (5.5, 2.5),
+        pytest.param(24.0, 2.5, marks=pytest.mark.ci),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("kind", ["simulated", "local"])
 def test_a_plan_that_begins_later_has_the_price_of_a_booking(
     tmp_path: Path, kind: str, hours: float, cost: float
@@ -187,6 +196,7 @@ def test_without_a_deadline_a_plan_does_not_wait(tmp_path: Path) -> None:
     assert chosen.makespan == pytest.approx(5 * HOUR)
 
 
+@pytest.mark.ci
 def test_a_planned_run_pays_what_its_bookings_cost(tmp_path: Path) -> None:
     """From the plan to the bill, the leases begin when they were booked for."""
     told = simulated(tmp_path, 5, 24, UNI, ADVANCE, strategy=None)

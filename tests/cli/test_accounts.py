@@ -107,6 +107,7 @@ def test_a_run_that_costs_more_than_the_quota_is_not_begun(funded: Folder) -> No
     funded.bursar(*run_words("c.toml", "--budget", "50"), status=3)
 
 
+@pytest.mark.ci
 def test_a_run_of_unknown_cost_is_stopped_in_time(funded: Folder) -> None:
     """The run pays for what it does, and never comes to more than the quota."""
     funded.bursar("ledger", "quota", "ann", "3 SU")

@@ -24,7 +24,14 @@ lasts = 2
 """Ten processor-seconds at one SU, whose floor is eight SU."""
 
 
-@pytest.fixture(scope="module", params=["english", "dutch", "first-price", "vickrey", "share"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "english",
+        "share",
+        *(pytest.param(rule, marks=pytest.mark.ci) for rule in ("dutch", "first-price", "vickrey")),
+    ],
+)
 def site(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Kind of the auctions, and URL of the service that holds them."""
     folder = tmp_path_factory.mktemp("house") / "state"
@@ -63,6 +70,7 @@ def test_a_lot_is_won_and_its_agreement_is_there(here: Folder, site: tuple[str, 
     assert "sold" in here.bursar("auctions").stdout
 
 
+@pytest.mark.ci
 def test_a_bid_below_the_reserve_wins_nothing(here: Folder, site: tuple[str, str]) -> None:
     """Status 3; shares have no reserve."""
     status = 0 if site[0] == "share" else 3

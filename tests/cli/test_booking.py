@@ -83,6 +83,7 @@ def check_bookings(folder: Any) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.ci
 def test_jobs_are_booked_and_paid_at_the_advance_price(ahead: Any) -> None:
     """Half of what they cost at once, from the begin that was agreed."""
     ahead.bursar(*RUN, "--deadline", "60", "--budget", "20")

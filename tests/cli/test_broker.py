@@ -137,6 +137,7 @@ data = ["a.dat", "copy/of/a.dat"]
     assert "bari" in grid.bursar("why", "r", "t").stdout
 
 
+@pytest.mark.ci
 def test_a_burst_spreads_as_the_choice_says(folder: Any) -> None:
     """
     The index was read before the burst. By it the widest site is the best for every job; ours

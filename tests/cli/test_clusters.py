@@ -152,6 +152,7 @@ def test_a_campaign_runs_over_a_cluster_and_this_machine(ground: Ground) -> None
     assert kept == {"c.jobs", "c.usage.jsonl"}
 
 
+@pytest.mark.ci
 def test_no_secret_is_where_others_may_read_it(ground: Ground) -> None:
     """Not in a command line, an environment, the queue, the job's script or a file of others."""
     ground.campaign(16, command="sleep 2", runtime=3)
@@ -214,6 +215,7 @@ class Losses:
         return [one["reason"] for _, one in self.steps if one["step"] == step]
 
 
+@pytest.mark.ci
 def test_pilots_that_are_cancelled(usual: Ground) -> None:
     """Their tasks run again; nothing is lost and nothing done twice in the results."""
     usual.campaign(48, command="sleep 0.5", runtime=0.5, more="[retry]\nattempts = 6")
@@ -228,6 +230,7 @@ def test_pilots_that_are_cancelled(usual: Ground) -> None:
     assert len(usual.results()) == 48
 
 
+@pytest.mark.ci
 def test_a_node_that_crashes_is_replaced_before_slurm_notices(usual: Ground) -> None:
     """
     Slurm believes in it for five minutes; the run does not.
@@ -276,6 +279,7 @@ def test_half_of_48_pilots_are_cancelled_in_a_calm_moment(usual: Ground) -> None
     usual.finish(process, status=130)
 
 
+@pytest.mark.ci
 def test_a_controller_that_is_away_for_a_while(ground: Ground) -> None:
     """Tasks go on meanwhile; that it is away is said once, and pilots end when it is back."""
     ground.campaign(96, command="sleep 0.8", runtime=0.8)
@@ -294,6 +298,7 @@ def test_a_controller_that_is_away_for_a_while(ground: Ground) -> None:
     assert len(ground.results()) == 96
 
 
+@pytest.mark.ci
 def test_a_job_that_is_held_is_given_up(ground: Ground) -> None:
     """Somebody else has the cluster; the run's job waits and is held: others do its work."""
     wall = ground.cluster.run(
@@ -333,6 +338,7 @@ def test_killed_and_resumed_each_result_is_there_once(ground: Ground) -> None:
     assert not set(before) & set(ground.jobs())
 
 
+@pytest.mark.ci
 def test_killed_and_not_resumed_its_pilots_end(ground: Ground) -> None:
     """They look for their run for a while (here 2 s instead of a minute), then go."""
     ground.campaign(16, command="sleep 600", runtime=600)
@@ -369,6 +375,7 @@ def test_an_interrupted_run_leaves_no_job(ground: Ground) -> None:
     assert ground.jobs() == []
 
 
+@pytest.mark.ci
 def test_wide_tasks_have_a_node_to_themselves(ground: Ground) -> None:
     """Four processors each, on nodes of four: eight of them on four nodes."""
     ground.campaign(8, command="sleep 0.3", runtime=0.5, more="processors = 4")
@@ -383,9 +390,9 @@ def test_wide_tasks_have_a_node_to_themselves(ground: Ground) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--provisioning", "planned"),
+        pytest.param(("--provisioning", "planned"), marks=pytest.mark.ci),
         ("--strategy", "cost", "--deadline", "5min", "--budget", "5 SU"),
-        ("--choice", "best"),
+        pytest.param(("--choice", "best"), marks=pytest.mark.ci),
     ],
 )
 def test_a_plan_a_strategy_and_the_broker_use_pilots_too(
@@ -403,6 +410,7 @@ def test_a_plan_a_strategy_and_the_broker_use_pilots_too(
     assert len(ground.results()) == 20
 
 
+@pytest.mark.ci
 def test_two_runs_leave_each_others_jobs_alone(ground: Ground) -> None:
     """The first ends while the second still needs its pilots."""
     ground.campaign(8, command="sleep 0.2")
@@ -431,9 +439,11 @@ def test_no_more_time_is_asked_for_than_the_partition_allows(ground: Ground) -> 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ('directives = ["--nonsense=1"]', "nonsense"),
+        pytest.param('directives = ["--nonsense=1"]', "nonsense", marks=pytest.mark.ci),
         ('directives = ["--constraint=gpu9000"]', r"Invalid feature|not available"),
-        ('python = "/nowhere/python3"', r"it said \".*/nowhere/python3"),
+        pytest.param(
+            'python = "/nowhere/python3"', r"it said \".*/nowhere/python3", marks=pytest.mark.ci
+        ),
     ],
 )
 def test_what_a_site_refuses_is_said_and_done_elsewhere(
@@ -503,7 +513,14 @@ def test_without_schedulers_commands_it_says_what_is_missing(ground: Ground, com
     assert not (ground.folder.path / "runs").exists()
 
 
-@pytest.mark.parametrize("acquisition", ["exponential", "additive", "adaptive"])
+@pytest.mark.parametrize(
+    "acquisition",
+    [
+        pytest.param("exponential", marks=pytest.mark.ci),
+        pytest.param("additive", marks=pytest.mark.ci),
+        "adaptive",
+    ],
+)
 def test_in_simulated_time_it_asks_for_the_same(ground: Ground, acquisition: str) -> None:
     """
     The same campaign over the same idle cluster, real and simulated: the same requests.

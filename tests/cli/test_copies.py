@@ -74,6 +74,7 @@ def test_a_run_ends_with_the_copy_of_the_task_that_stands_still(folder: Any) -> 
     assert [row["status"] for row in rows] == ["succeeded"] * 12
 
 
+@pytest.mark.ci
 def test_without_the_option_nothing_is_copied(folder: Any) -> None:
     folder.write("c.toml", STRAGGLING.replace("sleep 60", "sleep 2"))
     folder.write("s.toml", SITES)
@@ -93,7 +94,10 @@ def test_a_strategy_makes_no_copies_and_says_so(folder: Any) -> None:
     assert told.count("no copies are made: a strategy or the broker sends each task by itself") == 1
 
 
-@pytest.mark.parametrize("after", [0.0, 0.3, 0.5])
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "after", [pytest.param(0.0, marks=pytest.mark.ci), 0.3, pytest.param(0.5, marks=pytest.mark.ci)]
+)
 def test_a_run_that_is_killed_while_a_copy_runs_has_each_result_once(
     folder: Any, after: float
 ) -> None:
@@ -157,6 +161,7 @@ def test_a_processor_is_bought_for_a_copy_where_none_is_idle(folder: Any) -> Non
     assert "a copy on a processor bought for it (an end after" in told
 
 
+@pytest.mark.ci
 def test_with_copies_alone_nothing_is_bought(folder: Any) -> None:
     folder.write("c.toml", LATE.replace("sleep 60", "sleep 4"))
     folder.write("s.toml", BUYING)
@@ -167,6 +172,7 @@ def test_with_copies_alone_nothing_is_bought(folder: Any) -> None:
     assert _bought(folder.run) == []
 
 
+@pytest.mark.ci
 def test_a_copy_is_bought_for_the_deadline_within_the_budget(folder: Any) -> None:
     """The first attempt alone would use up the budget, all of which is set aside for it."""
     folder.write("c.toml", LATE + '[retry]\ncopies = "buy"\n')
@@ -205,7 +211,9 @@ def test_a_word_that_copies_do_not_know_is_refused(folder: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("after", [0.0, 0.2, 0.6])
+@pytest.mark.parametrize(
+    "after", [0.0, pytest.param(0.2, marks=pytest.mark.ci), pytest.param(0.6, marks=pytest.mark.ci)]
+)
 def test_a_run_that_is_killed_around_a_purchase_pays_it_once(folder: Any, after: float) -> None:
     """Killed just after the purchase is noted, while a worker starts, and while the copy runs."""
     folder.write("c.toml", LATE.replace("sleep 0.1", "sleep 0.5"))

@@ -94,6 +94,7 @@ def terminal(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path)
 
 
+@pytest.mark.ci
 def test_a_day(terminal: Terminal) -> None:
     """First run, the same again, extended, edited, failed, looked at, mended, compared, cleaned."""
     folder = terminal.folder

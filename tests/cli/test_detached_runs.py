@@ -152,6 +152,7 @@ def test_a_detached_run_outlives_its_terminal_and_can_be_watched(folder: Any) ->
     check_results(run.path)
 
 
+@pytest.mark.ci
 def test_a_detached_run_that_is_killed_can_be_resumed(folder: Any) -> None:
     """kill -9: who is attached is told that the run was interrupted; it goes on where it was."""
     run = begun(folder)
@@ -200,6 +201,7 @@ LocalSite.acquire = refuse
 """
 
 
+@pytest.mark.ci
 def test_a_detached_run_that_its_site_refuses_says_so(folder: Any) -> None:
     """The journal is open and the run's state written: the command ends as the run does."""
     run = begun(folder)
@@ -226,6 +228,7 @@ class _Told(Exception):
     """What a run said."""
 
 
+@pytest.mark.ci
 def test_what_a_detached_run_says_while_its_sites_give_nothing_is_shown(
     folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +267,7 @@ def test_what_a_detached_run_says_while_its_sites_give_nothing_is_shown(
     until(lambda: writer_of(run.journal_file) is None)
 
 
+@pytest.mark.ci
 def test_a_detached_run_that_ends_at_once_leaves_no_process_behind(
     folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +331,7 @@ def test_the_whole_complaint_of_a_detached_run_is_passed_on() -> None:
     assert _complaint_in("Killed\n") == "Killed"
 
 
+@pytest.mark.ci
 def test_a_run_is_cancelled_for_good(folder: Any) -> None:
     """While it runs, again, and after a kill: nothing begins any more, money is back."""
     folder.write("c.toml", CAMPAIGN)
@@ -375,7 +380,7 @@ unit_price = "1 EUR/core-hour"
 """
 
 
-@pytest.mark.parametrize("provisioning", ["planned", "dynamic"])
+@pytest.mark.parametrize("provisioning", [pytest.param("planned", marks=pytest.mark.ci), "dynamic"])
 def test_a_site_is_added_to_a_run_that_goes_on(folder: Any, provisioning: str) -> None:
     """What is left is planned over it as well; adding it again changes nothing."""
     one = "[site.here]\nkind = 'local'\nprocessors = 1\nunit_price = '1 EUR/core-hour'\n"

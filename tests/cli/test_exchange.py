@@ -132,6 +132,7 @@ def result(command: ForkedCommand, status: int = 0) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.ci
 def test_three_owners_and_five_buyers_meet(tmp_path: Path) -> None:
     """
     Asks of 2 processors at 1, 2 and 5 SU per core-hour meet bids of one at 6 to 2: four trade.

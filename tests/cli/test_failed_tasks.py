@@ -97,6 +97,7 @@ def test_what_failed_is_run_again_all_of_it_or_some(failed: Any) -> None:
     assert '"tried_again":2' in page.replace(" ", "")
 
 
+@pytest.mark.ci
 def test_a_program_that_is_not_there_is_found_before_anything_runs(folder: Any) -> None:
     folder.write("c.toml", '[tasks.a]\ncommand = "no-such-program --x"\n')
     told = folder.bursar("run", "c.toml", status=2).stderr

@@ -178,7 +178,14 @@ def elsewhere(kind: str, folder: Path) -> Iterator[str]:
             yield table.partition("]\n")[2]
 
 
-@pytest.mark.parametrize("kind", ["service", "dask", "ssh"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "service",
+        pytest.param("dask", marks=pytest.mark.ci),
+        pytest.param("ssh", marks=pytest.mark.ci),
+    ],
+)
 def test_what_is_printed_elsewhere_is_followed(folder: Any, kind: str) -> None:
     """Where no worker of the run's own prints it: the service, cluster or host is asked."""
     run = printing_twice(folder)
@@ -201,6 +208,7 @@ def test_what_is_printed_elsewhere_is_followed(folder: Any, kind: str) -> None:
         assert running.returncode == 0
 
 
+@pytest.mark.ci
 def test_sealed_output_is_said_to_come_at_the_end(folder: Any) -> None:
     """Only the owner can read it: the line says why nothing comes, and then it comes whole."""
     run = make(folder, "echo secret", "@end", "echo last")
@@ -217,6 +225,7 @@ def test_sealed_output_is_said_to_come_at_the_end(folder: Any) -> None:
         running.communicate()
 
 
+@pytest.mark.ci
 def test_one_stream_from_near_its_end(folder: Any) -> None:
     """A tail begins so many bytes before the end, and goes on from there."""
     run = make(folder, "printf 0123456789 >&2; echo out", "@end", "printf abc >&2")
@@ -234,6 +243,7 @@ def test_one_stream_from_near_its_end(folder: Any) -> None:
     running.communicate()
 
 
+@pytest.mark.ci
 def test_a_failed_attempt_is_followed_by_the_next(folder: Any) -> None:
     """What each attempt printed comes once, and a line between says what became of it."""
     marks = folder.path / "failed"
@@ -259,7 +269,7 @@ def test_a_failed_attempt_is_followed_by_the_next(folder: Any) -> None:
     assert run.logs("--attempt", "1")[0] == b"try\nbad\n"
 
 
-@pytest.mark.parametrize("outlives", ["600", "0"])
+@pytest.mark.parametrize("outlives", [pytest.param("600", marks=pytest.mark.ci), "0"])
 def test_a_follower_waits_for_a_killed_run_to_be_resumed(
     folder: Any, monkeypatch: pytest.MonkeyPatch, outlives: str
 ) -> None:

@@ -62,6 +62,7 @@ def known(folder: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return folder
 
 
+@pytest.mark.ci
 def test_a_run_that_turns_slow_says_what_to_type_and_is_on_the_record(known: Any) -> None:
     """
     Tasks take 1 s in place of 0.2 s: the line names a command, which gives the run its new goal;
@@ -110,6 +111,7 @@ def test_the_record_holds_the_truth_after_kill_9_and_resume(known: Any) -> None:
     assert (every["by"], every["runs"], every["forecasts"]) == ("all", 1, len(kept))
 
 
+@pytest.mark.ci
 def test_another_goal_is_judged_by_how_the_run_stands_and_not_by_what_it_said(known: Any) -> None:
     """
     A pool asks for as many of the four processors as its deadline needs: two hundred sleeps of

@@ -67,7 +67,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("off", [-2400.0, 2400.0])
+@pytest.mark.parametrize("off", [-2400.0, pytest.param(2400.0, marks=pytest.mark.ci)])
 def test_a_resumed_run_charges_what_was_due_by_any_clock(folder: Any, off: float) -> None:
     """Killed, and resumed by a process whose time of day is 40 minutes off."""
     folder.write("c.toml", SLOW)

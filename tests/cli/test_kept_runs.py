@@ -54,6 +54,7 @@ def test_two_runs_are_compared(two: Any) -> None:
     assert "n only in the second: 4" in told
 
 
+@pytest.mark.ci
 def test_the_comparison_is_drawn(two: Any) -> None:
     pytest.importorskip("vl_convert")
     two.bursar("compare", "first", "second", "--chart", "c.svg")

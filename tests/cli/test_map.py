@@ -129,6 +129,7 @@ def test_a_list_is_resumed_by_its_log(folder: Folder) -> None:
     assert wanted.stdout == "0\n"  # it takes our log for its own
 
 
+@pytest.mark.ci
 def test_after_a_kill_no_job_of_the_log_runs_again(folder: Folder) -> None:
     """
     The log has each job once its outcome is durable, so that ``kill -9`` loses none of it.
@@ -186,6 +187,7 @@ def test_a_list_has_a_goal_and_is_a_run(folder: Folder) -> None:
     assert (run["run"], run["succeeded"]) == ("list", 3)
 
 
+@pytest.mark.ci
 def test_jobs_have_limits(folder: Folder) -> None:
     """
     A job past its time is killed and logged as parallel does; tries are counted in all.

@@ -53,6 +53,7 @@ def test_the_price_is_changed_and_kept_over_a_restart(here: Folder, service: Ser
     here.bursar("owner", "price", "3600 SU/core-hour")
 
 
+@pytest.mark.ci
 def test_what_is_sold_and_earned_is_told(here: Folder) -> None:
     """By customer, with what is running, what is set aside and what was paid."""
     bought = here.json("account", "buy", "-p", "1", "--for", "100s")["agreements"][0]

@@ -185,6 +185,7 @@ def test_a_probe_goes_without_other_sources_of_runtimes(
     assert refused.stderr.startswith(f"bursar: --probe: goes without {option}")
 
 
+@pytest.mark.ci
 def test_a_campaign_whose_first_tasks_fail_is_not_planned(folder: Any) -> None:
     sweep(folder.path, SWEEP.replace("echo {word}", "exit 3; echo {word}"))
 

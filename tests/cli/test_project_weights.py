@@ -26,6 +26,7 @@ weight = 1
 """
 
 
+@pytest.mark.ci
 def test_projects_get_processors_by_their_weights(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

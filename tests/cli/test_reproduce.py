@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cli.test_json import documented, keys_of
 
 
@@ -31,12 +32,14 @@ def test_a_figure_is_measured_written_and_kept(folder: Any) -> None:
     assert (again["cached"], again["rows"]) == (1, document["rows"])
 
 
+@pytest.mark.ci
 def test_what_is_printed_says_how_much_was_done(folder: Any) -> None:
     done = folder.bursar("reproduce", "hpdc07", "--figure", "4", "--quick", interpreter=True)
     assert "few repetitions (--quick)" in done.stdout
     assert "free slots" in done.stdout
 
 
+@pytest.mark.ci
 def test_the_page_of_a_paper_is_written_anew(folder: Any) -> None:
     """
     What is between the markers of the figure, and the findings beside the page.
@@ -59,6 +62,7 @@ def test_the_page_of_a_paper_is_written_anew(folder: Any) -> None:
     assert "has a block for 5" in done.stderr
 
 
+@pytest.mark.ci
 def test_bad_input_is_one_line(folder: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for argv, expected in (

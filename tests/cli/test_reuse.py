@@ -173,6 +173,7 @@ outputs = ["kept.txt"]
     assert "code model.py changed: kept, fails" in said or "code model.py changed: " in said
 
 
+@pytest.mark.ci
 def test_fresh_and_reuse_from(folder: Any, sweep: Sweep) -> None:
     """A run by name, by the begin of one, or the last; and none."""
     folder.bursar("run", "wing.toml", "--name", "alpha-1")
@@ -240,6 +241,7 @@ def test_an_input_that_changes_while_tasks_run_makes_their_results_unusable(fold
     assert "input a.txt changed while the run went on in one: waits" in said
 
 
+@pytest.mark.ci
 def test_long_output_is_taken_along(folder: Any, sweep: Sweep) -> None:
     """More than the journal holds lies in a file, which is the new run's, too."""
     folder.write("c.toml", '[tasks.long]\ncommand = "yes | head -c 200000"\n')
@@ -257,9 +259,11 @@ def test_long_output_is_taken_along(folder: Any, sweep: Sweep) -> None:
     "how",
     [
         ("--provisioning", "dynamic"),
-        ("--strategy", "cost", "--deadline", "1h", "--runtime", "1s"),
-        ("--choice", "completion", "--runtime", "1s"),
-        ("--detach",),
+        pytest.param(
+            ("--strategy", "cost", "--deadline", "1h", "--runtime", "1s"), marks=pytest.mark.ci
+        ),
+        pytest.param(("--choice", "completion", "--runtime", "1s"), marks=pytest.mark.ci),
+        pytest.param(("--detach",), marks=pytest.mark.ci),
     ],
 )
 def test_every_policy_runs_the_rest(folder: Any, sweep: Sweep, how: tuple[str, ...]) -> None:
@@ -295,6 +299,7 @@ def interrupted(folder: Any, sweep: Sweep) -> None:
     sweep.ran()
 
 
+@pytest.mark.ci
 def test_resume_of_a_changed_campaign_asks_which_is_meant(folder: Any, sweep: Sweep) -> None:
     """Neither silently; one line, exit status 2."""
     interrupted(folder, sweep)
@@ -320,6 +325,7 @@ def test_resume_of_a_changed_campaign_asks_which_is_meant(folder: Any, sweep: Sw
     assert sweep.ran() == []
 
 
+@pytest.mark.ci
 def test_resume_as_it_was(folder: Any, sweep: Sweep) -> None:
     """The stored campaign goes on; what read a changed file is not reused later."""
     interrupted(folder, sweep)
@@ -355,6 +361,7 @@ def test_resume_as_it_is(folder: Any, sweep: Sweep) -> None:
     assert sweep.ran() == [6]
 
 
+@pytest.mark.ci
 def test_a_run_without_its_campaign_file_is_resumed_as_it_was(folder: Any, sweep: Sweep) -> None:
     """The run has all that it needs."""
     interrupted(folder, sweep)
@@ -367,7 +374,10 @@ def test_a_run_without_its_campaign_file_is_resumed_as_it_was(folder: Any, sweep
 # Kills.
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(one, marks=pytest.mark.ci if at else []) for at, one in enumerate(range(3))],
+)
 def test_kill_at_any_instant_leaves_no_task_wrongly_reusable(
     folder: Any, sweep: Sweep, seed: int
 ) -> None:

@@ -89,7 +89,14 @@ def test_a_campaign_is_planned_run_and_billed(folder: Any) -> None:
     assert not list((folder.run / "work").iterdir())
 
 
-@pytest.mark.parametrize("victims", ["runner", "workers", "both"])
+@pytest.mark.parametrize(
+    "victims",
+    [
+        pytest.param("runner", marks=pytest.mark.ci),
+        pytest.param("workers", marks=pytest.mark.ci),
+        "both",
+    ],
+)
 def test_kill_9_loses_nothing_and_counts_nothing_twice(folder: Any, victims: str) -> None:
     """Whoever is killed in the middle: each result is there once and the ledger balances."""
     folder.write("c.toml", SWEEP.replace("seconds = 0.02", "seconds = 0.1"))
@@ -124,6 +131,7 @@ def test_kill_9_loses_nothing_and_counts_nothing_twice(folder: Any, victims: str
     assert len(bill["leases"]) == (2 if victims == "both" else 1)
 
 
+@pytest.mark.ci
 def test_what_ran_twice_because_of_a_kill_has_two_attempts(folder: Any) -> None:
     """As often as each task began, by its own word; what only lay with a worker does not count."""
     folder.write(

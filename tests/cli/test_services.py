@@ -72,6 +72,7 @@ def test_the_id_alone_is_printed(here: Any) -> None:
     assert done.stderr == "1 task submitted\n"
 
 
+@pytest.mark.ci
 def test_output_of_a_task_that_runs_is_followed(here: Any, site: str) -> None:
     """Part by part, bytes that are no text among them; in all what the result has."""
     go = here.path / "go"
@@ -99,6 +100,7 @@ def test_output_of_a_task_that_runs_is_followed(here: Any, site: str) -> None:
     assert "no task 1" in here.bursar("instance", "logs", instance, "1", status=2).stderr
 
 
+@pytest.mark.ci
 def test_results_have_every_key_in_the_reference(here: Any) -> None:
     """And the other documents, too."""
     instance = submitted(here)
@@ -166,6 +168,7 @@ def test_a_campaign_is_taken_with_its_files_and_dependencies(here: Any) -> None:
     assert "need a new instance" in refused.stderr
 
 
+@pytest.mark.ci
 def test_an_instance_is_exported_as_runs_are(here: Any) -> None:
     """
     All five formats. The campaign that was submitted tells order and processors, which a service

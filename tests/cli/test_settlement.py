@@ -49,6 +49,7 @@ def check(held: Held) -> None:
         assert held.paid <= held.budget
 
 
+@pytest.mark.ci
 def test_a_killed_run_pays_what_its_pilots_held_until_they_were_ended(
     scenes: Callable[..., Scene],
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_request_that_was_cut_off_while_it_was_handed_in_is_paid(
     check(scene.held())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("policy", ["adaptive", "exponential"])
 def test_random_kills_leave_the_bill_what_slurm_recorded(
     scenes: Callable[..., Scene], policy: str

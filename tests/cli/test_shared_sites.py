@@ -187,6 +187,7 @@ def test_two_runs_divide_the_machine(shared: Folder, stamps: Path) -> None:
     assert held(shared) == 0
 
 
+@pytest.mark.ci
 def test_runs_divide_the_machine_by_the_weights_of_their_projects(
     shared: Folder, stamps: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +249,7 @@ def settled(folder: Folder) -> int:
         return int(db.execute("SELECT settled FROM shared_use").fetchone()[0])
 
 
+@pytest.mark.ci
 def test_runs_pay_together_for_one_machine(shared: Folder, stamps: Path) -> None:
     """What the second had is credited to the first: together they pay one rectangle."""
     shared.write("s.toml", CHARGED)
@@ -279,6 +281,7 @@ def test_changing_prices_are_not_shared(shared: Folder) -> None:
     assert "shared: processors whose prices change or are negotiated are promised to one" in said
 
 
+@pytest.mark.ci
 def test_a_killed_run_pays_for_what_it_had(shared: Folder, stamps: Path) -> None:
     """
     Killed beside another run, and resumed: each processor is paid once, by whoever had it.
@@ -351,6 +354,7 @@ def test_tasks_that_outlive_their_run_keep_their_processors_and_pay(
     assert settled(shared) == pytest.approx(2 * (end - one), abs=5)
 
 
+@pytest.mark.ci
 def test_a_lease_is_not_charged_while_another_run_has_its_processors(
     shared: Folder, stamps: Path
 ) -> None:
@@ -381,6 +385,7 @@ def test_a_lease_is_not_charged_while_another_run_has_its_processors(
     assert len(journal(shared, "a").records) == 2
 
 
+@pytest.mark.ci
 def test_a_wide_task_has_its_turn_beside_narrow_ones(shared: Folder, stamps: Path) -> None:
     """A task as wide as the machine runs alone, before the other run has ended."""
     shared.write("a.toml", endless("a"))
@@ -395,6 +400,7 @@ def test_a_wide_task_has_its_turn_beside_narrow_ones(shared: Folder, stamps: Pat
     assert not [span for span in spans(stamps, "a") if span[0] < end and begin < span[1]]
 
 
+@pytest.mark.ci
 def test_a_killed_run_leaves_its_share_to_the_other(shared: Folder, stamps: Path) -> None:
     """Not before the tasks of the killed one have ended, which go on for as long as they take."""
     shared.write("a.toml", numbered("a", 2, 0.1, gated=True))
@@ -412,6 +418,7 @@ def test_a_killed_run_leaves_its_share_to_the_other(shared: Folder, stamps: Path
     assert most_at_once(stamps) == 2
 
 
+@pytest.mark.ci
 def test_executors_share_with_each_other_and_with_runs(shared: Folder, stamps: Path) -> None:
     """Two executors of one process and a run: three holders, two processors."""
 
@@ -463,6 +470,7 @@ def test_a_killed_run_frees_its_processors(shared: Folder, stamps: Path) -> None
     assert held(shared) == 0
 
 
+@pytest.mark.ci
 def test_strategy_runs_share_processors_and_loyalty(shared: Folder, stamps: Path) -> None:
     """Jobs are bought one by one of an owner whom both runs speak with."""
     shared.write("s.toml", PRICED)
@@ -480,6 +488,7 @@ def test_strategy_runs_share_processors_and_loyalty(shared: Folder, stamps: Path
     assert shared.bursar(*poor, status=None).returncode != 3  # 1.5 SU for a loyal customer
 
 
+@pytest.mark.ci
 def test_simulated_runs_know_nothing_of_real_ones(shared: Folder, stamps: Path) -> None:
     """However much was paid and is held, a simulation comes out the same."""
     shared.write("s.toml", PRICED)

@@ -31,6 +31,7 @@ def grid(folder: Any) -> Any:
     return folder
 
 
+@pytest.mark.ci
 def test_each_way_of_getting_processors(grid: Any) -> None:
     """All tasks run; what is promised is kept; every key is documented; nothing stays behind."""
     told = {}
@@ -50,6 +51,7 @@ def test_each_way_of_getting_processors(grid: Any) -> None:
     assert not (grid.path / "runs").exists()
 
 
+@pytest.mark.ci
 def test_chance_is_the_same_for_the_same_seed(grid: Any) -> None:
     words = ("simulate", "steps.toml", "--sites", "grid.toml", "--spread", "0.3", *QUICK)
     once = grid.json(*words, "--failures", "0.05", "--seed", "7", status=0)
@@ -71,6 +73,7 @@ def test_a_simulated_run_is_kept_under_its_name(grid: Any) -> None:
     assert "exists already" in grid.bursar(*taken, status=2).stderr
 
 
+@pytest.mark.ci
 def test_a_goal_out_of_reach_and_bad_input(grid: Any) -> None:
     """Status 3 with counter-offers; one line, status 2."""
     out = grid.json("simulate", "steps.toml", "--sites", "grid.toml", "--deadline", "5m", status=3)

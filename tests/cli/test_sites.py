@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 SITES = """\
 [site.here]
 kind = "local"
@@ -32,6 +34,7 @@ def test_a_local_site_says_how_it_is_and_others_are_not_asked(folder: Any) -> No
     assert second.split()[:6] == ["far", "advertised", "of", "8,", "unknown", "unknown"]
 
 
+@pytest.mark.ci
 def test_what_another_bursar_is_trusted_with_is_told(folder: Any) -> None:
     table = '[site.{0}]\nkind = "remote"\nurl = "http://127.0.0.1:1"\nprocessors = 1\n'
     text = table.format("one") + table.format("two") + 'trust = "pickle"\n'

@@ -61,6 +61,7 @@ def sent(run: Path) -> list[tuple[int, str]]:
     return [(task, site) for decision in decisions for task, site, _ in decision.sent]
 
 
+@pytest.mark.ci
 def test_a_bag_with_a_goal_on_several_sites_is_brought_there_by_our_own(bag: Any) -> None:
     """All jobs within both limits, decided as the run went on; the books are right."""
     told = bag.json("run", "bag.toml", "--sites", "sites.toml", "--deadline", "60", "--name", "r")
@@ -72,7 +73,7 @@ def test_a_bag_with_a_goal_on_several_sites_is_brought_there_by_our_own(bag: Any
     check_money(run, bag.json("bill", "r"))
 
 
-@pytest.mark.parametrize("strategy", ["adaptive", "none"])
+@pytest.mark.parametrize("strategy", ["adaptive", pytest.param("none", marks=pytest.mark.ci)])
 def test_every_strategy_keeps_to_the_budget_live(bag: Any, strategy: str) -> None:
     """Whatever it completes, it pays no more, and says what it left."""
     options = ("--strategy", strategy, "--deadline", "30", "--budget", "5", "--name", "r")
@@ -88,6 +89,7 @@ def test_every_strategy_keeps_to_the_budget_live(bag: Any, strategy: str) -> Non
     check_money(bag.path / "runs" / "r", bag.json("bill", "r"))
 
 
+@pytest.mark.ci
 def test_a_strategy_is_forecast_before_anything_starts(bag: Any) -> None:
     """As the run would say, with odds once there were runs; and nothing is made."""
     goal = ("bag.toml", "--sites", "sites.toml", "--deadline", "60", "--history", "h.sqlite")
@@ -252,6 +254,7 @@ def test_a_run_killed_at_any_moment_goes_on_by_its_strategy(bag: Any) -> None:
     check_money(bag.path / "runs" / "r", bag.json("bill", "r"))
 
 
+@pytest.mark.ci
 def test_a_running_campaign_gets_another_goal(bag: Any) -> None:
     """What could not be done in time is, once there is more money."""
     bag.write("bag.toml", SWEEP.replace("seconds = 0.1", "seconds = 0.3"))
@@ -301,6 +304,7 @@ def test_limits_that_make_no_sense_change_nothing(bag: Any) -> None:
     assert bag.json("report", "r")["budget"] == 2
 
 
+@pytest.mark.ci
 def test_every_placement_is_explained(bag: Any) -> None:
     """Where a job went, by which rule, how the others were weighed; and why a site got none."""
     goal = ("--strategy", "adaptive", "--deadline", "60", "--budget", "50", "--name", "r")
@@ -319,6 +323,7 @@ def test_every_placement_is_explained(bag: Any) -> None:
     assert "did you mean" in bag.bursar("why-not", "r", "cheep", status=2).stderr
 
 
+@pytest.mark.ci
 def test_every_key_is_documented(bag: Any) -> None:
     """Of what these commands print."""
     goal = ("--strategy", "adaptive", "--deadline", "60", "--budget", "2", "--name", "r")
@@ -389,6 +394,7 @@ def test_factors_stand_between_the_least_and_the_most(bag: Any) -> None:
     assert told["succeeded"] == 30
 
 
+@pytest.mark.ci
 def test_jobs_of_unknown_length_are_learned_of(bag: Any) -> None:
     """Without any estimate at first one job is sent; the rest follows."""
     bag.write("bag.toml", SWEEP.replace('runtime = "{seconds}"\n', ""))
@@ -399,6 +405,7 @@ def test_jobs_of_unknown_length_are_learned_of(bag: Any) -> None:
     assert first[1] == "cheap"
 
 
+@pytest.mark.ci
 def test_a_site_whose_jobs_only_fail_is_left_out(bag: Any) -> None:
     """Its jobs are tried again elsewhere, and all succeed."""
     command = "case $BURSAR_WORKER in cheap*) exit 1;; esac; sleep 0.05"
@@ -420,6 +427,7 @@ def _ended(journal: Path) -> int:
         return 0
 
 
+@pytest.mark.ci
 def test_a_workflow_that_would_be_late_is_planned_again(bag: Any) -> None:
     """Its tasks take three times as long as estimated; more processors make the deadline."""
     bag.write(

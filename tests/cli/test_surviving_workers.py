@@ -205,10 +205,10 @@ match os.environ["CRASH"]:
     ("moment", "lets_go", "leases"),
     [
         # It has nothing, and ends unless it had connected: the lease may go on, or another follow.
-        ("worker started", False, None),
+        pytest.param("worker started", False, None, marks=pytest.mark.ci),
         # Handed out, with no trace in the journal.
         ("tasks given", False, 1),
-        ("outcome heard", True, 1),
+        pytest.param("outcome heard", True, 1, marks=pytest.mark.ci),
         ("outcome durable", True, 1),
     ],
 )
@@ -253,6 +253,7 @@ local.LocalSite.acquire = late
 """
 
 
+@pytest.mark.ci
 def test_a_lease_is_one_also_where_its_site_answers_late_in_the_next_life(run: KilledRun) -> None:
     """The workers were held meanwhile: nothing of the lease is paid as another one."""
     run.begin()
@@ -272,6 +273,7 @@ def test_a_lease_is_one_also_where_its_site_answers_late_in_the_next_life(run: K
     run.check_end()
 
 
+@pytest.mark.ci
 def test_workers_of_two_killed_lives_are_taken_over_by_the_third(run: KilledRun) -> None:
     run.begin()
     until(lambda: len(run.started) == 2)
@@ -286,6 +288,7 @@ def test_workers_of_two_killed_lives_are_taken_over_by_the_third(run: KilledRun)
     run.check_end()
 
 
+@pytest.mark.ci
 def test_outcomes_that_came_while_nobody_carried_the_run_out_are_collected(run: KilledRun) -> None:
     """The tasks have ended, and their worker waits to tell of it."""
     run.begin()
@@ -311,6 +314,7 @@ def test_workers_whose_run_is_not_resumed_kill_their_tasks_and_leave(run: Killed
     run.check_end()
 
 
+@pytest.mark.ci
 def test_workers_end_with_the_runner_where_that_is_wanted(run: KilledRun) -> None:
     run.environment["BURSAR_OUTLIVES"] = "0"
     run.begin()
@@ -323,6 +327,7 @@ def test_workers_end_with_the_runner_where_that_is_wanted(run: KilledRun) -> Non
     assert refused.stderr.startswith("bursar: BURSAR_OUTLIVES: ")
 
 
+@pytest.mark.ci
 def test_stop_ends_the_workers_of_a_run_whose_process_was_killed(run: KilledRun) -> None:
     run.begin()
     until(lambda: len(run.started) == 2)
@@ -335,7 +340,7 @@ def test_stop_ends_the_workers_of_a_run_whose_process_was_killed(run: KilledRun)
     run.check_end()
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.ci)])
 def test_a_run_that_is_stopped_leaves_no_worker_behind(run: KilledRun, times: int) -> None:
     run.begin()
     until(lambda: len(run.started) == 2)
@@ -347,6 +352,7 @@ def test_a_run_that_is_stopped_leaves_no_worker_behind(run: KilledRun, times: in
     assert not run.folder.worker_contact.exists()
 
 
+@pytest.mark.ci
 def test_a_budget_that_does_not_pay_the_break_ends_the_lease(run: KilledRun) -> None:
     """The workers are ended, and no more is paid than there is."""
     run.begin()

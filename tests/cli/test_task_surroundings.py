@@ -18,6 +18,7 @@ def docker(machine: Path) -> Iterator[StandIn]:
     found.close()
 
 
+@pytest.mark.ci
 def test_a_sweep_over_images_pulls_each_once_before_it_begins(folder: Any, docker: StandIn) -> None:
     folder.write(
         "c.toml",

@@ -52,6 +52,7 @@ def test_a_killed_job_is_written_as_failed(folder: Any) -> None:
     assert [(row[3], row[10]) for row in rows if row[0] != ";"] == [("6", "0"), ("5", "1")]
 
 
+@pytest.mark.ci
 def test_policies_are_compared(folder: Any) -> None:
     """Side by side, with the machine's size in the table."""
     (folder.path / "log.swf.xz").write_bytes(lzma.compress(LOG.encode()))

@@ -122,9 +122,9 @@ PLAN, POOL = ("--provisioning", "planned"), ("--provisioning", "dynamic")
 @pytest.mark.parametrize(
     ("market", "policy"),
     [
-        pytest.param("posted", PLAN, id="posted-plan"),
-        pytest.param("bargain", PLAN, id="bargain-plan"),
-        pytest.param("bargain", POOL, id="bargain-pool"),
+        pytest.param("posted", PLAN, id="posted-plan", marks=pytest.mark.ci),
+        pytest.param("bargain", PLAN, id="bargain-plan", marks=pytest.mark.ci),
+        pytest.param("bargain", POOL, id="bargain-pool", marks=pytest.mark.ci),
         pytest.param("tender", POOL, id="tender-pool"),
     ],
 )
@@ -160,6 +160,7 @@ market = "tender"
 """An owner inside the run, whose bid lies between those of the two services."""
 
 
+@pytest.mark.ci
 def test_a_pool_calls_all_its_sites_for_tenders(here: Folder, sellers: dict[str, Seller]) -> None:
     """The lowest bid of two services and an owner of the sites file; ``why`` shows all three."""
     cheap = sellers["cheap"]
@@ -182,6 +183,7 @@ def test_a_pool_calls_all_its_sites_for_tenders(here: Folder, sellers: dict[str,
     assert "next best: mine" in shown
 
 
+@pytest.mark.ci
 def test_a_tender_passes_over_who_does_not_answer(here: Folder, sellers: dict[str, Seller]) -> None:
     """A service that is away bids nothing, and the next best gets the request."""
     cheap = sellers["cheap"]
@@ -199,6 +201,7 @@ def test_a_tender_passes_over_who_does_not_answer(here: Folder, sellers: dict[st
     assert bill["total_micros"] == sellers["dear"].spent() - before
 
 
+@pytest.mark.ci
 def test_a_tender_of_a_killed_run_is_settled_by_the_next_process(
     here: Folder, sellers: dict[str, Seller]
 ) -> None:
@@ -224,7 +227,9 @@ def agreement_of(seller: Seller, ident: str) -> AgreementInfo:
     return next(a for a in seller.agreements() if a.id == ident)
 
 
-@pytest.mark.parametrize("policy", [pytest.param(PLAN, id="plan"), pytest.param(POOL, id="pool")])
+@pytest.mark.parametrize(
+    "policy", [pytest.param(PLAN, id="plan", marks=pytest.mark.ci), pytest.param(POOL, id="pool")]
+)
 def test_a_run_uses_an_agreement_made_by_hand(
     here: Folder, sellers: dict[str, Seller], policy: tuple[str, ...]
 ) -> None:
@@ -246,6 +251,7 @@ def test_a_run_uses_an_agreement_made_by_hand(
     here.json("account", "cancel", made["agreement"], "--site", cheap.url, env=access_to(cheap))
 
 
+@pytest.mark.ci
 def test_a_run_gives_an_agreement_back_where_it_is_told_to(
     here: Folder, sellers: dict[str, Seller]
 ) -> None:
@@ -316,6 +322,7 @@ def test_a_run_buys_in_the_auctions_of_a_service(here: Folder, house: Seller, ru
     assert here.bursar("why", "r", "c-0").stdout.count("agreed on") == 1
 
 
+@pytest.mark.ci
 def test_a_lost_lot_leaves_the_run_to_its_other_sites(here: Folder, house: Seller) -> None:
     """Below the reserve nothing is won; the jobs run elsewhere, and nothing is paid there."""
     before = house.spent()

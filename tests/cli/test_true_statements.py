@@ -5,6 +5,8 @@ import signal
 import time
 from typing import Any
 
+import pytest
+
 
 def test_a_deadline_is_open_while_tasks_are_left_and_time_is(folder: Any) -> None:
     """An interrupted run with nothing done has met nothing, and misses what has passed."""
@@ -44,6 +46,7 @@ def test_to_retry_failures_later_does_not_miss_a_deadline_that_was_met(folder: A
     assert again["deadline_met"] is True
 
 
+@pytest.mark.ci
 def test_spent_and_held_stay_within_the_budget_on_screen(folder: Any) -> None:
     """What a lease has accrued counts as spent and no longer as held."""
     folder.write(
@@ -63,6 +66,7 @@ def test_spent_and_held_stay_within_the_budget_on_screen(folder: Any) -> None:
         assert float(spent) + float(held) <= float(budget) * 1.0001
 
 
+@pytest.mark.ci
 def test_a_run_all_of_whose_results_were_there_has_met_its_deadline(folder: Any) -> None:
     """Nothing runs, and nothing is late."""
     folder.write("c.toml", '[tasks.one]\ncommand = "true"\n[goal]\ndeadline = "1 h"\n')

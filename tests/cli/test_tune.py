@@ -36,6 +36,7 @@ runtime = 100
 FEW = ("--jobs", "10")
 
 
+@pytest.mark.ci
 def test_weights_are_found_written_and_read(folder: Any) -> None:
     """The file is one that the broker reads; every key is documented."""
     folder.write("grid.toml", SITES)
@@ -52,6 +53,7 @@ def test_weights_are_found_written_and_read(folder: Any) -> None:
     assert told["gain_s"]["low"] <= told["gain_s"]["mean"] <= told["gain_s"]["high"]
 
 
+@pytest.mark.ci
 def test_jobs_may_be_like_those_of_a_campaign(folder: Any) -> None:
     folder.write("grid.toml", SITES)
     folder.write("c.toml", CAMPAIGN)

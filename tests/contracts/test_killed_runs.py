@@ -40,7 +40,10 @@ backoff = 0
 
 @pytest.mark.parametrize(
     ("name", "blow", "status"),
-    [("interrupted", signal.SIGINT, 130), ("killed", signal.SIGKILL, -signal.SIGKILL)],
+    [
+        pytest.param("interrupted", signal.SIGINT, 130, marks=pytest.mark.ci),
+        ("killed", signal.SIGKILL, -signal.SIGKILL),
+    ],
 )
 def test_a_run_that_is_struck_goes_on(
     folder: CommandFolder, name: str, blow: signal.Signals, status: int

@@ -46,6 +46,7 @@ def page(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield made
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_are_of_views_that_are_there(page: page_views.Page, name: str) -> None:
     """Each view is drawn; its picture in the documentation has the size that it is taken at."""

@@ -233,6 +233,7 @@ def page(signed_in: Page) -> Iterator[Page]:
     signed_in.is_well()
 
 
+@pytest.mark.ci
 def test_no_address_holds_the_token(page: Page) -> None:
     """Neither the page's own, nor those it asks for, nor the history of the browser."""
     page.go("#/runs/first")
@@ -242,7 +243,7 @@ def test_no_address_holds_the_token(page: Page) -> None:
     assert page.served.access.token not in page.script("return document.documentElement.outerHTML")
 
 
-@pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.parametrize("width", [1400, pytest.param(400, marks=pytest.mark.ci)])
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_view_is_drawn_and_fits(page: Page, width: int, dark: bool) -> None:
     """Nothing is wider than the window, and nothing complains."""
@@ -254,6 +255,7 @@ def test_every_view_is_drawn_and_fits(page: Page, width: int, dark: bool) -> Non
         page.is_well()
 
 
+@pytest.mark.ci
 def test_all_views_are_reached_by_clicking_in_turns(page: Page) -> None:
     """Round after round through the links, as a reader goes, without an error."""
     page.go("#/runs")
@@ -311,6 +313,7 @@ def test_a_task_that_runs_shows_what_it_prints(page: Page, tmp_path: Path) -> No
     page.is_well()
 
 
+@pytest.mark.ci
 def test_ten_tabs_are_open_at_once(page: Page) -> None:
     """A browser opens six connections to one server; a tab that nobody sees holds none of them."""
     page.go("#/runs")
@@ -387,6 +390,7 @@ def test_large_data_of_a_run_s_own_file_are_compressed(
     page.is_well()
 
 
+@pytest.mark.ci
 def test_a_keyboard_is_enough(page: Page) -> None:
     """From the top to a task and its output by Tab, arrows and Enter; the focus is always seen."""
     keys = webdriver.Keys if hasattr(webdriver, "Keys") else None
@@ -428,7 +432,15 @@ CONTROLS = (
 )
 
 
-@pytest.mark.parametrize("place", ["#/runs", "#/runs/first", "#/runs/first/tasks/6", "#/plan"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("#/runs", marks=pytest.mark.ci),
+        "#/runs/first",
+        pytest.param("#/runs/first/tasks/6", marks=pytest.mark.ci),
+        pytest.param("#/plan", marks=pytest.mark.ci),
+    ],
+)
 def test_tab_reaches_every_control(page: Page, place: str) -> None:
     """Each link, button, field, chart and box that scrolls, with a mark where the focus is."""
     page.go(place)
@@ -456,6 +468,7 @@ def test_tab_reaches_every_control(page: Page, place: str) -> None:
     assert [name for i, name in enumerate(names) if i not in reached] == []
 
 
+@pytest.mark.ci
 def test_a_goal_is_changed_and_a_run_stopped(page: Page, campaign: Path) -> None:
     """Nothing happens before a confirmation; then what happened is on the page by itself."""
     text = SWEEP.replace('"echo', '"sleep 1.5; echo').replace('"sweep"', '"goals"')
@@ -502,6 +515,7 @@ def test_the_table_of_tasks_finds_filters_and_sorts(page: Page) -> None:
     page.browser.get_log("browser")
 
 
+@pytest.mark.ci
 def test_labels_and_goals_are_changed_after_a_look_at_what_comes_of_it(page: Page) -> None:
     """A goal is changed only once its forecast was shown; tags and notes are seen at once."""
     page.go("#/runs/first")
@@ -596,7 +610,7 @@ def test_axe_finds_nothing_serious(page: Page, dark: bool) -> None:
 
 
 @pytest.mark.parametrize("word", ["Change goal", "Run failed again", "Tags"])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.ci)])
 def test_dialogs_are_used_by_keyboard(page: Page, word: str, dark: bool) -> None:
     """Of a run that has ended."""
     page.size(400 if dark else 1400, dark=dark)

@@ -64,6 +64,7 @@ def test_runs_are_listed_and_shown(served: Served) -> None:
     assert not page["live"]
 
 
+@pytest.mark.ci
 def test_a_run_that_goes_on_shows_what_it_has_spent(
     served: Served, campaign: Path, tmp_path: Path
 ) -> None:
@@ -260,6 +261,7 @@ def test_a_goal_out_of_reach_is_a_conflict_with_a_way_out(served: Served, tmp_pa
     assert wrong.status_code == 400
 
 
+@pytest.mark.ci
 def test_a_run_is_cancelled_for_good(served: Served, tmp_path: Path) -> None:
     """While it runs, once; afterwards it can be neither resumed nor cancelled otherwise."""
     file = tmp_path / "long.toml"
@@ -277,6 +279,7 @@ def test_a_run_is_cancelled_for_good(served: Served, tmp_path: Path) -> None:
     assert "cancelled for good" in refused.json()["detail"]
 
 
+@pytest.mark.ci
 def test_sites_and_money_tell_what_runs_have_bought(served: Served, tmp_path: Path) -> None:
     """Prices over time, requests and processors of runs that go on, agreements and invoices."""
     go = tmp_path / "go"
@@ -325,6 +328,7 @@ def test_sites_and_money_tell_what_runs_have_bought(served: Served, tmp_path: Pa
     assert not [row for row in sites["pilots"] if row["run"] == run]
 
 
+@pytest.mark.ci
 def test_output_of_a_task_that_runs_is_followed(served: Served, tmp_path: Path) -> None:
     """Seen while it runs, as text even where a piece ends within a character, and whole."""
     go = tmp_path / "go"

@@ -34,6 +34,7 @@ def service(tmp_path: Path) -> Iterator[Any]:
         yield one
 
 
+@pytest.mark.ci
 def test_a_user_sees_instances_output_service_and_money(service: Any, browser: Any) -> None:
     """A wrong token is refused in a sentence; nothing of a task becomes part of the page."""
     page = page_views.Page(browser, service)

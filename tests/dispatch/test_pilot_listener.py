@@ -536,6 +536,7 @@ def test_a_silent_network_is_noticed_by_the_system(room: Any) -> None:
     asyncio.run(look())
 
 
+@pytest.mark.ci
 def test_closing_leaves_no_connection_open(room: Any) -> None:
     """
     Whoever is in the middle of coming in when the dispatcher closes is let go of, too.

@@ -10,7 +10,6 @@ import pytest
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "burst" / "burst.py"
 
 
-@pytest.mark.long
 @pytest.mark.ci
 @pytest.mark.timeout(400)
 def test_the_burst_says_beforehand_what_it_buys_and_leaves_nothing() -> None:

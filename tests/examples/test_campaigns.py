@@ -64,7 +64,6 @@ def test_the_mosaic_is_56_tasks_in_six_steps() -> None:
     assert max(level.values()) == 6
 
 
-@pytest.mark.long
 @pytest.mark.ci
 def test_the_mosaic_ends_in_two_pictures(tmp_path: Path) -> None:
     """The whole workflow, files handed from task to task."""
@@ -113,6 +112,7 @@ def test_the_executor_example_finds_pi(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.startswith("pi = 3.14")
 
 
+@pytest.mark.ci
 def test_histograms_are_made_where_the_runs_lie(tmp_path: Path) -> None:
     """As the example's README says: nothing large is moved, and the resonance is there."""
     folder = shutil.copytree(EXAMPLES / "datagrid", tmp_path / "datagrid")

@@ -194,6 +194,7 @@ def test_the_mosaic_is_the_sky_but_for_one_plane() -> None:
     assert blocks(projected()) > 2 * expose.NOISE
 
 
+@pytest.mark.ci
 def test_seams_vanish() -> None:
     """
     Along the edges of tiles the unmatched mosaic has steps, the matched one none.

@@ -37,7 +37,6 @@ LATE = re.compile(r" fit\.sh +\w+ +(R|PD) ")
 """Lines that depend on how far a queue is."""
 
 
-@pytest.mark.long
 @pytest.mark.ci
 @pytest.mark.parametrize("page", NEEDED)
 def test_each_command_of_the_page_prints_what_is_shown(page: str, tmp_path: Path) -> None:

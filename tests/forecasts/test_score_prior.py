@@ -67,6 +67,7 @@ def test_quantiles_nearer_to_the_median_than_draws_are_moved_out():
     assert moved == pytest.approx([-0.6993, -0.1937, 0.1937, 3.0], abs=1e-3)
 
 
+@pytest.mark.ci
 def test_the_table_is_what_the_recorded_executions_give():
     folder = forecasts.DATA / "executions"
     if not folder.is_dir():

@@ -159,7 +159,6 @@ def by_hyperqueue(
     }
 
 
-@pytest.mark.long
 @pytest.mark.ci
 @pytest.mark.parametrize("name", JOBS)
 def test_hyperqueue_and_bursar_leave_the_same(

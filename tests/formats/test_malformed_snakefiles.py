@@ -220,7 +220,7 @@ def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Forked]:
     ("content", "arguments"),
     [
         # All of them take 40 s of a processor: one in six always runs.
-        pytest.param(*case, marks=[] if at % 6 == 0 else [pytest.mark.long, pytest.mark.ci])
+        pytest.param(*case, marks=[] if at % 6 == 0 else pytest.mark.ci)
         for at, case in enumerate(CASES)
     ],
 )

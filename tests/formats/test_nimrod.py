@@ -491,6 +491,7 @@ def test_too_many_jobs_are_refused_before_they_are_made(tmp_path: Path) -> None:
     assert time.perf_counter() - begin < 1
 
 
+@pytest.mark.ci
 def test_a_large_cross_product_is_read_in_seconds(tmp_path: Path) -> None:
     """A hundred thousand jobs; 2 s when measured, most of it in making steps."""
     text = (

@@ -279,6 +279,7 @@ def test_snakemake_itself_is_understood(workflow: Path) -> None:
     assert campaign.templates["make"] == "echo {wildcards.s} > {output}"
 
 
+@pytest.mark.ci
 def test_arguments_mean_what_they_mean_to_snakemake(workflow: Path) -> None:
     campaign = read_snakefile(workflow, "--cores 2 --config 'who=[\"c\"]' -- done/c.txt")
 
@@ -336,7 +337,14 @@ def test_a_job_with_more_inputs_than_it_had_is_known_to_have(workflow: Path) -> 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("argument", ["--delete-all-output", "--unlock", "--touch"])
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--delete-all-output",
+        pytest.param("--unlock", marks=pytest.mark.ci),
+        pytest.param("--touch", marks=pytest.mark.ci),
+    ],
+)
 def test_a_plan_never_changes_the_folder(workflow: Path, argument: str) -> None:
     """Arguments that make Snakemake act are refused, or without effect beside the plan."""
     made = workflow.parent / "raw" / "a.txt"
@@ -352,6 +360,7 @@ def test_a_plan_never_changes_the_folder(workflow: Path, argument: str) -> None:
     assert not (workflow.parent / "report.txt").exists()
 
 
+@pytest.mark.ci
 def test_a_campaign_of_snakemake_is_not_run_by_bursar(workflow: Path) -> None:
     with pytest.raises(InputError, match="run by Snakemake itself") as caught:
         bursar.run(workflow)

@@ -37,7 +37,9 @@ def test_efforts_grow_and_cells_are_plain_values(experiment: Experiment) -> None
         assert "seed" in cell
 
 
-@pytest.mark.parametrize(("paper", "figure"), [("escience06", "6"), ("hpdc07", "4")])
+@pytest.mark.parametrize(
+    ("paper", "figure"), [pytest.param("escience06", "6", marks=pytest.mark.ci), ("hpdc07", "4")]
+)
 def test_what_needs_no_data_runs_and_is_written(paper: str, figure: str, tmp_path: Path) -> None:
     (experiment,) = find(paper, figure)
     cells = [{**experiment.cells("quick")[0], "tasks": 20}]
@@ -99,8 +101,16 @@ HPDC07 = {"population": 6, "generations": 2, "evaluations": 60, "seed": 0}
     ("figure", "cells"),
     [
         ("5", [{"processors": 4, "trade_offs": [k / 10 for k in range(11)]}]),
-        ("6", [{"processors": n, "trade_offs": [0.0]} for n in (3, 10, 20, 30)]),
-        ("7", [{"utilisation": x, "processors": 3, "trade_offs": [0.5]} for x in (0.66, 0.88)]),
+        pytest.param(
+            "6",
+            [{"processors": n, "trade_offs": [0.0]} for n in (3, 10, 20, 30)],
+            marks=pytest.mark.ci,
+        ),
+        pytest.param(
+            "7",
+            [{"utilisation": x, "processors": 3, "trade_offs": [0.5]} for x in (0.66, 0.88)],
+            marks=pytest.mark.ci,
+        ),
     ],
 )
 def test_figures_on_the_cluster_are_judged_by_the_rule(
@@ -119,7 +129,15 @@ def test_schedulers_are_judged_by_the_rule() -> None:
     check_findings(experiment.findings(experiment.measure({"seed": 0}, NOWHERE)))
 
 
-@pytest.mark.parametrize("figure", ["5", "7", "8", "shape"])
+@pytest.mark.parametrize(
+    "figure",
+    [
+        "5",
+        pytest.param("7", marks=pytest.mark.ci),
+        pytest.param("8", marks=pytest.mark.ci),
+        "shape",
+    ],
+)
 def test_total_costs_are_judged_by_the_rule(figure: str) -> None:
     """The smallest application, one background."""
     (experiment,) = find("escience06", figure)
@@ -128,6 +146,7 @@ def test_total_costs_are_judged_by_the_rule(figure: str) -> None:
     check_findings(findings)
 
 
+@pytest.mark.ci
 def test_few_scenarios_of_nimrodg_are_judged_by_the_rule() -> None:
     for figure in ("table-2", "4"):
         (experiment,) = find("nimrodg", figure)

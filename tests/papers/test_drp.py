@@ -302,6 +302,7 @@ def test_only_whole_tasks_are_useful() -> None:
     assert found["useful"] == pytest.approx(100 * 6000 / 7200)
 
 
+@pytest.mark.ci
 @settings(max_examples=25)
 @given(
     jobs=st.lists(
@@ -346,6 +347,7 @@ def test_differences_are_of_the_same_moment() -> None:
     assert log_traces.by_moment(rows, "adaptive", "cpu", "additive") == [5.5, 5.5]
 
 
+@pytest.mark.ci
 def test_a_moment_of_a_log_is_measured_and_told(data: Path) -> None:
     (experiment,) = find("drp", "traces")
     cells = [
@@ -359,6 +361,7 @@ def test_a_moment_of_a_log_is_measured_and_told(data: Path) -> None:
     assert experiment.charts(rows)
 
 
+@pytest.mark.ci
 def test_bounds_on_waits_are_measured_and_told(data: Path) -> None:
     """One history of 2,000 jobs of each log and queue."""
     (experiment,) = find("drp", "waits")
@@ -370,6 +373,7 @@ def test_bounds_on_waits_are_measured_and_told(data: Path) -> None:
     assert experiment.charts(rows)
 
 
+@pytest.mark.ci
 def test_bounds_that_hold_too_often_are_told_as_such(data: Path) -> None:
     """The finding differs where nearly all hold, as all 414 of earlier bounds did."""
     (experiment,) = find("drp", "waits")

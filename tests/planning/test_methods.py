@@ -46,7 +46,7 @@ def _front(workflow: Workflow, sites: list[SiteFacts], **options: object) -> Par
 
 @pytest.mark.parametrize("method", METHODS)
 @given(workflow=workflows(), sites=site_lists(), whole=st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_every_plan_of_every_method_keeps_the_rules(
     method: Method, workflow: Workflow, sites: list[SiteFacts], whole: bool
 ) -> None:

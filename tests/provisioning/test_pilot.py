@@ -292,6 +292,7 @@ def elsewhere() -> Iterator[tuple[str, str]]:
         subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
+@pytest.mark.ci
 def test_a_pulled_cable_frees_the_tasks_on_both_sides(
     room: Room, elsewhere: tuple[str, str]
 ) -> None:

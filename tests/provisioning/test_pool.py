@@ -621,7 +621,7 @@ silences = st.lists(
 """Processors that fall silent, from when until when: of the first requests, one after the other."""
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(grounds(), work, st.integers(0, 7), st.sampled_from([None, 2000.0]), silences)
 def test_a_pool_keeps_its_limits_leaks_nothing_and_comes_to_rest(
     sites: dict[str, Ground],

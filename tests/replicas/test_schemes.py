@@ -114,6 +114,7 @@ def test_an_object_that_is_not_there_is_a_bad_copy(bucket: str, part: PartialFil
         fetch(f"{bucket}/in/x", part, LogicalFileContent(3))
 
 
+@pytest.mark.ci
 def test_an_object_is_written_whole_or_not_at_all(bucket: str, source: Path) -> None:
     """One that was given up is not to be seen; one that is there is not written again."""
     depot = UrlStorage(f"{bucket}/out", patience=5.0)
@@ -152,6 +153,7 @@ def test_a_file_behind_ssh_is_read(ssh: str, part: PartialFile, source: Path) ->
     assert "ann@" in part.origin.url
 
 
+@pytest.mark.ci
 def test_a_file_behind_ssh_is_gone_on_with(ssh: str, part: PartialFile, source: Path) -> None:
     """From where the part ends."""
     part.take_up(WHOLE)

@@ -18,7 +18,10 @@ SIZES = (100, 1000, 8000)
 EVIL = "</script><script>document.title='taken'</script>"
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(n, marks=[] if n == 1000 else pytest.mark.ci) for n in SIZES],
+)
 def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a run of so many tasks of five kinds, some of which fail."""
     size = request.param
@@ -145,7 +148,16 @@ def test_what_the_page_holds_is_the_run(page: Path) -> None:
     assert page.stat().st_size < 300 * size + 130_000  # with the table of tasks and its code
 
 
-@pytest.mark.parametrize("which", ["unstarted", "unknown", "paused", "hopeless", "going"])
+@pytest.mark.parametrize(
+    "which",
+    [
+        pytest.param("unstarted", marks=pytest.mark.ci),
+        pytest.param("unknown", marks=pytest.mark.ci),
+        pytest.param("paused", marks=pytest.mark.ci),
+        "hopeless",
+        pytest.param("going", marks=pytest.mark.ci),
+    ],
+)
 def test_odd_runs_are_drawn_too(
     which: str, browse: Browse, made_up_run: Callable[..., ReportContent], tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ def test_parameters_are_digested_where_the_user_says_so(
     assert "make-0" not in {one.task for one in rows}
 
 
+@pytest.mark.ci
 def test_a_killed_run_is_completed_when_it_is_resumed(tmp_path: Path) -> None:
     """After kill -9 in the middle, each attempt of the journal is in the history once."""
     path = tmp_path / "long.toml"

@@ -347,7 +347,15 @@ def test_processors_whose_workers_never_come_are_replaced(
     ran.check()
 
 
-@pytest.mark.parametrize("acquisition", ["adaptive", "exponential", "array", "one-at-a-time"])
+@pytest.mark.parametrize(
+    "acquisition",
+    [
+        pytest.param("adaptive", marks=pytest.mark.ci),
+        pytest.param("exponential", marks=pytest.mark.ci),
+        "array",
+        pytest.param("one-at-a-time", marks=pytest.mark.ci),
+    ],
+)
 def test_the_same_campaign_gives_the_same_decisions(tmp_path: Path, acquisition: str) -> None:
     """To the byte, times included."""
     sites = [site("a", 6, 1.0, acquisition=acquisition), site("b", 6, 1.5)]

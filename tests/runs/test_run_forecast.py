@@ -247,6 +247,7 @@ def test_a_run_with_a_history_shows_a_fan_and_keeps_it_with_the_truth(tmp_path: 
     assert not any("asked" in message for message in run.messages)
 
 
+@pytest.mark.ci
 def test_without_a_history_a_run_learns_from_its_first_tasks(tmp_path: Path) -> None:
     """Nothing is known before the first task has ended; nothing is kept without a history."""
     run = ForecastRun(tmp_path, None, usual())
@@ -273,6 +274,7 @@ def test_odds_that_fall_are_told_once_with_what_would_help(tmp_path: Path) -> No
     assert "--deadline" in lines[0]
 
 
+@pytest.mark.ci
 def test_what_was_kept_has_the_truth_after_a_kill(tmp_path: Path) -> None:
     """
     Killed after half of its tasks and resumed much later: each share is kept once, and the time
@@ -301,6 +303,7 @@ def test_what_was_kept_has_the_truth_after_a_kill(tmp_path: Path) -> None:
     assert run.kept == kept
 
 
+@pytest.mark.ci
 def test_scores_of_earlier_runs_move_the_next_forecast(tmp_path: Path) -> None:
     """Runs that all take half as long again as forecast make the next forecast later."""
     history = history_in(tmp_path)
@@ -361,6 +364,7 @@ def test_a_run_is_planned_again_when_its_odds_fall_and_another_plan_has_better_o
     assert all(one.truth.end == pytest.approx(summary["makespan_s"], abs=0.1) for one in run.kept)
 
 
+@pytest.mark.ci
 def test_a_plan_of_unknown_run_times_is_not_followed(tmp_path: Path) -> None:
     """It does not say where tasks run: they would wait while their processors are paid."""
     slow = [1.5 * seconds for seconds in usual()]
@@ -377,7 +381,10 @@ def test_a_plan_of_unknown_run_times_is_not_followed(tmp_path: Path) -> None:
     assert {lease.processors for lease in read_run(run.folder).leases} == {4}
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("stopped", "stopped by the user"), ("amended", "")])
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [pytest.param("stopped", "stopped by the user", marks=pytest.mark.ci), ("amended", "")],
+)
 def test_a_run_that_was_stopped_or_amended_has_no_truth(
     tmp_path: Path, kind: str, reason: str
 ) -> None:

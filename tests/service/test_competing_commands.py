@@ -89,7 +89,9 @@ def tendered(folder: Path, buyers: dict[str, dict[str, str]]) -> dict[str, dict[
     return done
 
 
-@pytest.mark.parametrize("count", [2, 5, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "count", [2, pytest.param(5, marks=pytest.mark.ci), pytest.param(20, marks=pytest.mark.long)]
+)
 def test_nobody_gets_what_was_sold_to_another(tmp_path: Path, count: int) -> None:
     """
     Each wants one processor, by a deadline that four processors allow four of them to keep. All of

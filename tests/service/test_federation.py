@@ -28,6 +28,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_a_campaign_outlives_one_of_its_services() -> None:
     """It ends in time and within its budget, and each service that lives is paid what it says."""

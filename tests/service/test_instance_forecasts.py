@@ -62,6 +62,7 @@ def test_an_instance_is_forecast_once_its_first_tasks_have_ended(tmp_path: Path)
             client.attach(made.id).destroy()
 
 
+@pytest.mark.ci
 def test_forecasts_can_be_turned_off(tmp_path: Path) -> None:
     """Tasks run for long enough for a forecast, and there is none."""
     text = SERVICE + "[tasks]\nforecasts = false\n"

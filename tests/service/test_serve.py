@@ -279,6 +279,7 @@ def test_a_draining_service_takes_nothing_more(service: Served, tmp_path: Path) 
     assert said_at_the_end(service).count("drained: no task runs any more") == 1
 
 
+@pytest.mark.ci
 def test_the_log_says_what_draining_has_left(service: Served, tmp_path: Path) -> None:
     """And that the service has ended; the next life has what went on."""
     with service.client() as client:
@@ -326,6 +327,7 @@ def test_a_price_that_was_acknowledged_holds(tmp_path: Path) -> None:
         assert asked() == 0.75
 
 
+@pytest.mark.ci
 def test_it_waits_for_what_runs_when_it_is_told_to(tmp_path: Path) -> None:
     """Until the drain's time is over; the results are there in the next life."""
     with served(tmp_path / "state", "", "--drain-timeout", "60s") as service:

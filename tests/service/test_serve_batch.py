@@ -134,7 +134,9 @@ def ground(
             slurm.run("scancel", *said)
 
 
-@pytest.mark.parametrize("gently", [False, True], ids=["killed", "ended"])
+@pytest.mark.parametrize(
+    "gently", [False, pytest.param(True, marks=pytest.mark.ci)], ids=["killed", "ended"]
+)
 def test_tasks_on_pilots_outlive_the_service(
     slurm: SlurmCluster, tmp_path: Path, gently: bool
 ) -> None:
@@ -217,7 +219,10 @@ def test_a_request_that_outlives_who_made_it_is_ended(slurm: SlurmCluster, tmp_p
         assert result.stdout == f"{pid} done\n"
 
 
-@pytest.mark.parametrize("gently", [False, True], ids=["killed", "ended"])
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "gently", [False, pytest.param(True, marks=pytest.mark.ci)], ids=["killed", "ended"]
+)
 def test_a_pilot_that_waits_keeps_its_place(
     slurm: SlurmCluster, tmp_path: Path, gently: bool
 ) -> None:

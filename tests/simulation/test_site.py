@@ -156,7 +156,10 @@ def test_a_plan_on_a_cluster_comes_true(tmp_path: Path, seed: int) -> None:
     assert simulate(campaign, site, method="heft").to_dict() == told
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(one, marks=pytest.mark.ci if at else []) for at, one in enumerate(range(4))],
+)
 def test_what_takes_longer_than_planned_is_planned_again(tmp_path: Path, seed: int) -> None:
     """Windows end before their tasks: these run again in others, each once to success."""
     campaign = Campaign(name="c", workflow=_workflow(seed), goal=bursar.Goal(trade_off=0.5))
@@ -181,7 +184,9 @@ def test_what_takes_longer_than_planned_is_planned_again(tmp_path: Path, seed: i
     assert sum(ledger.balances.values()) == 0
 
 
-@pytest.mark.parametrize("provisioning", ["planned", "best-effort"])
+@pytest.mark.parametrize(
+    "provisioning", [pytest.param("planned", marks=pytest.mark.ci), "best-effort"]
+)
 def test_failures_are_tried_again(tmp_path: Path, provisioning: Any) -> None:
     work = _workflow(1)
     campaign = Campaign(name="c", workflow=work, retry=Retry(attempts=20))
@@ -200,6 +205,7 @@ def test_failures_are_tried_again(tmp_path: Path, provisioning: Any) -> None:
     assert told["attempts"] > told["tasks"]
 
 
+@pytest.mark.ci
 def test_a_task_that_fails_for_good_takes_what_follows_with_it(tmp_path: Path) -> None:
     work = Workflow((Task(id="a", runtime=5.0), Task(id="b", runtime=5.0, after=("a",))))
 
@@ -281,6 +287,7 @@ def test_data_take_their_time_between_sites() -> None:
     assert run.makespan == pytest.approx(planned)
 
 
+@pytest.mark.ci
 def test_either_takes_what_promises_more(tmp_path: Path) -> None:
     """One of the three, whatever the goal."""
     work = _workflow(4)

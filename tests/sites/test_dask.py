@@ -264,6 +264,7 @@ def test_a_task_wider_than_any_worker_is_refused(cluster: DaskCluster, tmp_path:
         bursar.run(campaign(tmp_path, wide), cluster.facts(), runs=tmp_path / "runs")
 
 
+@pytest.mark.ci
 def test_what_was_there_is_paid(tmp_path: Path) -> None:
     """
     Threads of a Dask worker that died cost nothing from then on.
@@ -464,6 +465,7 @@ def test_a_site_says_when_dask_is_missing_or_other(
         asyncio.run(use())
 
 
+@pytest.mark.ci
 def test_over_tls_and_without_a_scheduler(
     tls: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

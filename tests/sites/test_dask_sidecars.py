@@ -115,6 +115,7 @@ def test_an_order_for_another_process_is_refused(
     assert desk.execute(bench="gone").is_other
 
 
+@pytest.mark.ci
 def test_a_run_that_is_not_heard_of_ends(desk: Desk) -> None:
     """With all that it runs; one that is heard of does not."""
     order = desk.order(job(1, "sleep 300"), job(2), patience=2.0)

@@ -138,6 +138,7 @@ def test_files_go_to_hosts_and_come_back(two: SshHostsOfTest, campaign: Path) ->
     assert_complete(campaign)
 
 
+@pytest.mark.ci
 def test_files_are_carried_where_it_is_stated(two: SshHostsOfTest, campaign: Path) -> None:
     """With ``shared_folder = false`` they are carried, whatever the hosts see."""
     write(campaign, two, "shared_folder = false")
@@ -163,6 +164,7 @@ def test_a_stated_folder_that_is_not_seen_is_one_line(two: SshHostsOfTest, campa
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.ci
 def test_a_missing_output_fails_its_task_alone(two: SshHostsOfTest, campaign: Path) -> None:
     """An output that is not made is named in the reason, as where the folder is seen."""
     write(campaign, two)
@@ -194,6 +196,7 @@ def test_a_killed_run_has_each_result_once(two: SshHostsOfTest, campaign: Path) 
     assert_complete(campaign)
 
 
+@pytest.mark.ci
 def test_a_vanishing_host_loses_nothing(campaign: Path) -> None:
     """What a host had that dies in the middle runs again at the other one."""
     with ssh_hosts(campaign.parent, 2) as hosts:

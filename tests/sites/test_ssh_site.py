@@ -98,6 +98,7 @@ def test_a_campaign_runs_on_three_hosts(three: SshHostsOfTest, tmp_path: Path) -
     assert [server.sessions for server in three.servers] == [0, 0, 0]
 
 
+@pytest.mark.ci
 def test_hosts_say_how_many_processors_they_have(three: SshHostsOfTest, tmp_path: Path) -> None:
     """What a host does not state is asked for, and shown; plans count on it."""
     write(tmp_path, three.table(processors=None))
@@ -116,7 +117,11 @@ def test_hosts_say_how_many_processors_they_have(three: SshHostsOfTest, tmp_path
 
 
 @pytest.mark.parametrize(
-    "policy", [("--strategy", "time", "--deadline", "1h"), ("--provisioning", "dynamic")]
+    "policy",
+    [
+        ("--strategy", "time", "--deadline", "1h"),
+        pytest.param(("--provisioning", "dynamic"), marks=pytest.mark.ci),
+    ],
 )
 def test_strategies_and_pools_use_machines(
     policy: tuple[str, ...], three: SshHostsOfTest, tmp_path: Path
@@ -145,6 +150,7 @@ def test_what_machines_cannot_do_is_one_line(tmp_path: Path) -> None:
     assert "site.kind: ssh sites cannot be served" in served.stderr
 
 
+@pytest.mark.ci
 def test_calls_run_on_hosts(three: SshHostsOfTest, tmp_path: Path) -> None:
     """Python functions run there as commands do, and return data; nothing is left at the hosts."""
     write(tmp_path, three.table())
@@ -249,6 +255,7 @@ def test_a_host_without_the_interpreter_is_one_line(three: SshHostsOfTest, tmp_p
     assert "/no/python3 is not there: set python" in done.stderr
 
 
+@pytest.mark.ci
 def test_a_run_goes_on_without_a_host_that_cannot_be_used(tmp_path: Path) -> None:
     """A host that is down is told of in a line, and the others carry the run out."""
     with ssh_hosts(tmp_path, 2) as two:
@@ -262,6 +269,7 @@ def test_a_run_goes_on_without_a_host_that_cannot_be_used(tmp_path: Path) -> Non
         assert_nothing_left(tmp_path)
 
 
+@pytest.mark.ci
 def test_hosts_behind_a_jump_host_come_back_through_ssh(
     three: SshHostsOfTest, tmp_path: Path
 ) -> None:
@@ -280,6 +288,7 @@ def test_hosts_behind_a_jump_host_come_back_through_ssh(
     assert_nothing_left(tmp_path)
 
 
+@pytest.mark.ci
 def test_runs_keep_processors_from_each_other(three: SshHostsOfTest, tmp_path: Path) -> None:
     """With ``shared = false`` a later run waits for the processors of an earlier one."""
     # One host: all of them are this machine, whose processors are kept by one file.

@@ -64,12 +64,14 @@ def test_nextflow_finds_its_jobs(shim: Shim) -> None:
     assert job not in shim.run(other).split()
 
 
+@pytest.mark.ci
 def test_nextflow_kills_its_jobs(shim: Shim) -> None:
     jobs = [shim.submit("--wrap 'exec sleep 100'") for _ in range(2)]
     shim.run(f"scancel {' '.join(jobs)}")
     assert [shim.state(job) for job in jobs] == ["CANCELLED by " + str(os.getuid())] * 2
 
 
+@pytest.mark.ci
 def test_the_slurm_plugin_of_snakemake_reads_states(shim: Shim) -> None:
     run = "0b5f4e1c-6a5e-4d0f-9f2b-5c3a8e7d1f00"
     (shim.work / "logs").mkdir()
@@ -104,7 +106,10 @@ fi
 """
 
 
-@pytest.mark.parametrize(("command", "status"), [("true", "success"), ("false", "failed")])
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [pytest.param("true", "success", marks=pytest.mark.ci), ("false", "failed")],
+)
 def test_the_usual_status_script_of_cluster_generic(shim: Shim, command: str, status: str) -> None:
     (shim.work / "status.sh").write_text(STATUS)
     going = f"go-{status}"
@@ -201,6 +206,7 @@ def test_a_shell_script_builds_a_chain(shim: Shim) -> None:
     assert "ExitCode=3:0" in shim.run(f"scontrol show job {second}")
 
 
+@pytest.mark.ci
 def test_jobs_wait_for_failures_and_for_several_kinds(shim: Shim) -> None:
     """Each through a gate: two begin, one never does, and after asks for a begin that was."""
     said = shim.run(
@@ -220,6 +226,7 @@ def test_jobs_wait_for_failures_and_for_several_kinds(shim: Shim) -> None:
     assert not (shim.work / "unneeded").exists()
 
 
+@pytest.mark.ci
 def test_a_job_is_put_back_and_those_that_wait_for_it_wait_on(shim: Shim) -> None:
     """
     The job asks for it itself, as scripts at their limit do; what follows runs once, after it.
@@ -258,6 +265,7 @@ def test_the_place_of_an_element_that_ends_goes_to_the_next(shim: Shim) -> None:
     assert shim.state(array) == "COMPLETED"
 
 
+@pytest.mark.ci
 def test_signals_reach_steps_the_script_or_all(shim: Shim) -> None:
     """As Slurm's scancel: without --batch or --full steps only, with --full children, too."""
     (shim.work / "signals.sh").write_text(
@@ -299,6 +307,7 @@ def test_a_script_is_kept_as_it_was_submitted(shim: Shim) -> None:
     assert (shim.work / f"gone-{job}").read_text() == "<a><b  c><$HOME>"
 
 
+@pytest.mark.ci
 def test_variables_come_from_the_caller(shim: Shim) -> None:
     shim.run("sbatch -W -o v1 --wrap 'echo $MINE $OTHER $SLURM_JOB_NAME'")
     shim.run("sbatch -W -o v2 --export=NONE --wrap 'echo $MINE $OTHER $SLURM_JOB_NAME'")
@@ -309,6 +318,7 @@ def test_variables_come_from_the_caller(shim: Shim) -> None:
     assert texts == ["yes wrap\n", "wrap\n", "yes o n\n"]
 
 
+@pytest.mark.ci
 def test_a_job_gets_its_signal_before_its_limit(shim: Shim) -> None:
     job = shim.submit(
         "-t 0:04 --signal=B:USR1@3 -o signal "
@@ -327,6 +337,7 @@ def test_a_job_is_ended_at_its_limit_and_its_memory(shim: Shim) -> None:
     assert shim.state(large) == "OUT_OF_MEMORY"
 
 
+@pytest.mark.ci
 def test_numbers_survive_the_death_of_the_service(shim: Shim) -> None:
     """Jobs that run go on, jobs that wait begin, each once; numbers are not given again."""
     (shim.work / "once.sh").write_text(
@@ -379,6 +390,7 @@ command_line.main(sys.argv[1:])
 """Is killed when a service has tasks, and before the book says so."""
 
 
+@pytest.mark.ci
 def test_a_job_with_gates_that_died_on_its_way_is_handed_over_once(shim: Shim) -> None:
     """Its parent ends between the two deliveries, which does not change what is asked for."""
     (shim.work / "dies.py").write_text(DIES)
@@ -397,6 +409,7 @@ def test_a_job_with_gates_that_died_on_its_way_is_handed_over_once(shim: Shim) -
     assert sorted((shim.work / "gated").read_text().split()) == ["0", "1", "after"]
 
 
+@pytest.mark.ci
 def test_a_job_whose_requeue_died_on_its_way_begins_anew_once(shim: Shim) -> None:
     (shim.work / "dies.py").write_text(DIES)
     job = shim.submit(

@@ -98,7 +98,6 @@ def test_an_error_comes_back_with_its_traceback(shim: Shim) -> None:
     assert said == ["True FAILED", "True True"]
 
 
-@pytest.mark.long
 @pytest.mark.ci
 def test_a_job_is_cancelled(shim: Shim) -> None:
     said = run(
@@ -115,7 +114,7 @@ def test_a_job_is_cancelled(shim: Shim) -> None:
     assert said == ["CANCELLED", "no result"]
 
 
-@pytest.mark.parametrize("array", [False, True])
+@pytest.mark.parametrize("array", [False, pytest.param(True, marks=pytest.mark.ci)])
 def test_a_job_that_is_preempted_goes_on_from_its_checkpoint(shim: Shim, array: bool) -> None:
     """submitit's own simulation of a preemption: SIGTERM, then SIGUSR2, to the job's steps."""
     submit = "executor.map_array(Counting(), ['a', 'b'])[1]" if array else "executor.submit(c, 'b')"
@@ -132,7 +131,6 @@ def test_a_job_that_is_preempted_goes_on_from_its_checkpoint(shim: Shim, array: 
     assert said == ["RUNNING", "1 1 COMPLETED"]
 
 
-@pytest.mark.long
 @pytest.mark.ci
 def test_a_job_is_put_back_before_its_limit(shim: Shim) -> None:
     """

@@ -24,6 +24,7 @@ from snakemake_executor_plugin_bursar.job_needs import JobNeeds, job_needs
 PATIENCE = 120.0
 
 
+@pytest.mark.ci
 class TestByTheInterfacesOwnTests(TestWorkflowsLocalStorageBase):
     """Snakemake's tests of executor plugins: a simple workflow, and one with groups."""
 
@@ -80,7 +81,10 @@ SITES = '[site.here]\nkind = "local"\nprocessors = 4\nunit_price = "1 SU/core-se
 
 def snakemake(folder: Path, *options: str, begin: bool = False) -> Any:
     """Run Snakemake with the plugin to its end, or begin to, in a session of its own."""
-    words = [sys.executable, "-m", "snakemake", "--executor", "bursar", "--jobs", "4", *options]
+    words = [
+        *(sys.executable, "-m", "snakemake", "--executor", "bursar", "--jobs", "4"),
+        *("--seconds-between-status-checks", "1", *options),
+    ]
     if begin:
         with (folder / "said").open("ab") as said:
             return subprocess.Popen(
@@ -125,25 +129,28 @@ def test_a_job_that_fails_is_told_with_its_log(tmp_path: Path) -> None:
     assert str(log) in done.stdout
 
 
+WRONG = [
+    (("--bursar-sites", "none.toml"), "bursar: none.toml: "),
+    (("--bursar-budget", "much"), "bursar: expected an amount such as"),
+    (("--bursar-service", "nowhere"), "bursar: --site: there is no service"),
+    (
+        ("--bursar-service", "http://127.0.0.1:9", "--bursar-budget", "1"),
+        "--bursar-service: goes without --bursar-sites, --bursar-budget",
+    ),
+    (
+        ("--bursar-service", "http://127.0.0.1:9", "--bursar-deadline", "1h"),
+        "and --bursar-deadline: the service has sites of its own",
+    ),
+    (("--bursar-deadline", "soon"), "bursar: deadline: expected"),
+    (("--bursar-deadline", "0s"), "bursar: deadline"),
+    (("--bursar-sites", "narrow.toml"), "rule wide: processors: a call may hold 1 processors"),
+]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        (("--bursar-sites", "none.toml"), "bursar: none.toml: "),
-        (("--bursar-budget", "much"), 'bursar: expected an amount such as'),
-        (("--bursar-service", "nowhere"), "bursar: --site: there is no service"),
-        (
-            ("--bursar-service", "http://127.0.0.1:9", "--bursar-budget", "1"),
-            "--bursar-service: goes without --bursar-sites, --bursar-budget",
-        ),
-        (
-            ("--bursar-service", "http://127.0.0.1:9", "--bursar-deadline", "1h"),
-            "and --bursar-deadline: the service has sites of its own",
-        ),
-        (("--bursar-deadline", "soon"), "bursar: deadline: expected"),
-        (("--bursar-deadline", "0s"), "bursar: deadline"),
-        (("--bursar-sites", "narrow.toml"), "rule wide: processors: a call may hold 1 processors"),
-    ],
-)  # fmt: skip
+    [pytest.param(*case, marks=pytest.mark.ci if at else []) for at, case in enumerate(WRONG)],
+)
 def test_what_is_wrong_is_said_in_a_line(
     tmp_path: Path, options: tuple[str, ...], said: str
 ) -> None:
@@ -238,6 +245,7 @@ def test_a_deadline_out_of_reach_is_refused_before_a_job_begins(tmp_path: Path) 
     assert ran(tmp_path) == []
 
 
+@pytest.mark.ci
 def test_the_goal_is_told_before_and_kept_within_the_deadline(tmp_path: Path) -> None:
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
 
@@ -249,6 +257,7 @@ def test_the_goal_is_told_before_and_kept_within_the_deadline(tmp_path: Path) ->
     assert ran(tmp_path) == ["0", "1", "2"]
 
 
+@pytest.mark.ci
 def test_jobs_that_run_at_the_deadline_are_ended(tmp_path: Path) -> None:
     """Their outputs go with them, and the reason is said."""
     text = 'rule slow:\n    output: "x"\n    shell: "echo a >> ran; sleep 300; touch x"\n'
@@ -270,6 +279,7 @@ def until(what: Callable[[], bool], process: "subprocess.Popen[bytes]", said: Pa
         time.sleep(0.05)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(400)
 def test_jobs_at_a_service_go_on_when_snakemake_is_killed(tmp_path: Path) -> None:
     """Killed in the middle and begun again: each job has run once."""

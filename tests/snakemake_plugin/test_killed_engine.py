@@ -14,7 +14,6 @@ pytest.importorskip("snakemake", reason="Snakemake is not installed: its plugin 
 from bursar_devtools.testgrid.slurm import SlurmCluster
 
 PATIENCE = 150.0
-KILLS = 2
 
 JOBS = [f"make{number}" for number in range(5)]
 
@@ -53,6 +52,7 @@ def begin(folder: Path) -> "subprocess.Popen[bytes]":
     words = [
         *(sys.executable, "-m", "snakemake", "--executor", "bursar", "--jobs", "4", "--nolock"),
         *("--rerun-incomplete", "--latency-wait", "20", "--bursar-sites", "sites.toml"),
+        *("--seconds-between-status-checks", "1"),
     ]
     with (folder / "said").open("ab") as said:
         return subprocess.Popen(
@@ -71,7 +71,7 @@ def finished(folder: Path) -> set[str]:
     return {mark.name.partition("-")[0] for mark in marks if not mark.suffix}
 
 
-def kill_and_begin_again(folder: Path, seed: int) -> set[str]:
+def kill_and_begin_again(folder: Path, seed: int, kills: int = 4) -> set[str]:
     """
     Kill Snakemake at random instants, begin it again at once, and check what ran in each life.
 
@@ -83,7 +83,7 @@ def kill_and_begin_again(folder: Path, seed: int) -> set[str]:
     draw = random.Random(seed)
     (folder / "Snakefile").write_text(SNAKEFILE)
     said = folder / "said"
-    for _ in range(KILLS):
+    for _ in range(kills // 2):
         process = begin(folder)
         awaited = len(lines(folder / "begun")) + draw.randint(1, 3)
         give_up = time.monotonic() + PATIENCE
@@ -130,13 +130,15 @@ def kill_and_begin_again(folder: Path, seed: int) -> set[str]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=[pytest.mark.long, pytest.mark.ci])])
-def test_a_killed_engine_on_this_machine(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "kills"),
+    [(1, 2), pytest.param(1, 4, marks=pytest.mark.ci), pytest.param(2, 4, marks=pytest.mark.ci)],
+)
+def test_a_killed_engine_on_this_machine(tmp_path: Path, seed: int, kills: int) -> None:
     (tmp_path / "sites.toml").write_text(LOCAL)
-    assert kill_and_begin_again(tmp_path, seed) == {*JOBS, "last"}
+    assert kill_and_begin_again(tmp_path, seed, kills) == {*JOBS, "last"}
 
 
-@pytest.mark.long
 @pytest.mark.ci
 @pytest.mark.timeout(400)
 def test_a_killed_engine_on_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -43,8 +43,9 @@ def test_a_few_rounds_on_runs_of_this_machine(tmp_path: Path) -> None:
     hold(LocalRuns(start_forked), tmp_path, [0, 1])
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("workers_too", [False, True])
+@pytest.mark.parametrize("workers_too", [pytest.param(False, marks=pytest.mark.ci), True])
 def test_time_between_a_kill_and_the_resumption_is_paid_where_workers_go_on(
     tmp_path: Path, workers_too: bool
 ) -> None:
@@ -71,6 +72,7 @@ def test_time_between_a_kill_and_the_resumption_is_paid_where_workers_go_on(
     assert (paid.away >= pause) is workers_too
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(600)
 def test_a_few_rounds_on_a_service(tmp_path: Path) -> None:
     """A service and its workers are killed while a client submits."""

@@ -125,6 +125,7 @@ def test_ended_jobs_are_recorded(slurm: SlurmCluster) -> None:
     assert slurm.run(*asked) == f"{job}|FAILED|1\n"
 
 
+@pytest.mark.ci
 def test_latency_delays_starts_and_holds_nothing(tmp_path: Path) -> None:
     """
     A job waits as pending, by Slurm's own times, and start estimates know of it.
@@ -182,6 +183,7 @@ def test_only_what_is_the_clusters_ends(cluster: SlurmCluster) -> None:
             shell.wait()
 
 
+@pytest.mark.ci
 def test_a_stopped_controller_comes_back_with_its_jobs(cluster: SlurmCluster) -> None:
     """
     Jobs go on meanwhile; commands fail in Slurm's own words.
@@ -225,6 +227,7 @@ def test_a_node_crashes_with_its_jobs_only(cluster: SlurmCluster) -> None:
         cluster.stop_node("n3")
 
 
+@pytest.mark.ci
 def test_nothing_of_a_stopped_node_starts_anything_more(cluster: SlurmCluster) -> None:
     """
     Processes that keep starting their successors end, too: one look would miss some of them.
@@ -241,6 +244,7 @@ def test_nothing_of_a_stopped_node_starts_anything_more(cluster: SlurmCluster) -
     cluster.start_node("n1")
 
 
+@pytest.mark.ci
 def test_down_after_daemons_were_killed(cluster: SlurmCluster) -> None:
     """
     Without key daemon and controller nobody answers; all goes nevertheless.
@@ -347,6 +351,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     assert naming(tmp_path / "c") == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_port_that_is_taken_meanwhile_is_not_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int

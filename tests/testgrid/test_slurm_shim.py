@@ -100,7 +100,6 @@ def alike(text: str, numbers: list[str]) -> str:
 # First, as the stand-ins forget jobs five minutes after their ends, as Slurm does.
 
 
-@pytest.mark.long
 @pytest.mark.ci
 def test_json_says_the_same(
     both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]],
@@ -135,7 +134,6 @@ def test_json_says_the_same(
         assert job == real[name]
 
 
-@pytest.mark.long
 @pytest.mark.ci
 def test_the_queue_says_the_same_of_ended_jobs(
     both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]],
@@ -148,7 +146,6 @@ def test_the_queue_says_the_same_of_ended_jobs(
     assert said[1] == said[0]
 
 
-@pytest.mark.long
 @pytest.mark.ci
 def test_records_of_jobs_say_the_same(
     both: tuple[tuple[Run, list[str]], tuple[Run, list[str]]],
@@ -169,7 +166,6 @@ def test_records_of_jobs_say_the_same(
     assert said[1] == said[0]
 
 
-@pytest.mark.long
 @pytest.mark.ci
 @pytest.mark.parametrize(
     "line",
@@ -208,7 +204,6 @@ def test_commands_print_and_end_alike(
     assert shim(line) == real(line)
 
 
-@pytest.mark.long
 @pytest.mark.ci
 @pytest.mark.parametrize(
     "line",
@@ -280,7 +275,6 @@ SCENARIOS = {
 """Lines of shell by name; ``S`` submits, ``wait_for_all`` waits for the queue to be empty."""
 
 
-@pytest.mark.long
 @pytest.mark.ci
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_story_has_the_same_end(

@@ -250,10 +250,10 @@ def test_a_limit_ends_the_container_whatever_it_ignores(room: Any, runtime: Any)
         room,
         container(runtime),
         Shell("trap '' TERM; while :; do sleep 0.1; done"),
-        wall_limit=3.0,
+        wall_limit=2.0,
     )
     assert outcome.status is Status.TIMED_OUT
-    assert outcome.reason == "killed at its wall-time limit of 3 s"
+    assert outcome.reason == "killed at its wall-time limit of 2 s"
     if runtime.kind != "apptainer":
         assert runtime.running() == []
 
@@ -265,6 +265,7 @@ def test_a_task_never_runs_outside_of_what_it_states(room: Any) -> None:
     assert outcome.stdout == b""
 
 
+@pytest.mark.ci
 def test_an_image_is_pulled_once_for_many_tasks(
     room: Any, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

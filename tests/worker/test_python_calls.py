@@ -94,6 +94,7 @@ def test_only_the_call_that_ran_is_blamed_for_the_end_of_its_process() -> None:
     assert isinstance(calls[150].exception(), TaskFailed)
 
 
+@pytest.mark.ci
 def test_a_wall_limit_ends_one_call_among_short_ones() -> None:
     """The limit counts from the call's own begin, and spares those that waited behind it."""
 
@@ -221,6 +222,7 @@ def test_a_large_call_to_a_process_that_has_died_is_refused(tmp_path: Path) -> N
     os.waitpid(made.pid, 0)
 
 
+@pytest.mark.ci
 def test_a_process_that_cannot_start_fails_its_call(tmp_path: Path) -> None:
     """It is not replaced for ever by others that die as well."""
     program = f"""

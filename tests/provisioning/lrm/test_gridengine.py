@@ -275,6 +275,7 @@ def test_a_queue_tells_its_longest_time(cluster: Cluster) -> None:
     assert asyncio.run(manager_on(cluster).queue()).longest is None
 
 
+@pytest.mark.ci
 def test_jobs_outlive_the_queue_master(cluster: Cluster, tmp_path: Path) -> None:
     """Killed and started again, it knows its jobs; between, nobody says that they ended."""
     ground = ground_on(cluster, tmp_path)
@@ -308,6 +309,7 @@ def test_a_node_that_is_gone_takes_no_jobs(crash: Future[tuple[QueueState, JobRe
     assert job.how != "completed"
 
 
+@pytest.mark.ci
 def test_it_comes_down_without_a_trace(tmp_path: Path) -> None:
     """No process and no file is left, also of a job; two of them do not see each other's jobs."""
     need_grid_engine()

@@ -140,6 +140,7 @@ def test_a_login_node(fake_ssh: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert told[told.index("--") - 1] == "me@login"
 
 
+@pytest.mark.ci
 def test_a_real_login_node(
     sshd: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

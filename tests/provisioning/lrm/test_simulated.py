@@ -120,6 +120,7 @@ def _fields(request: JobRequest) -> dict[str, object]:
     return {name: getattr(request, name) for name in request.__dataclass_fields__}
 
 
+@pytest.mark.ci
 def test_processors_come_by_the_timetable() -> None:
     """Of 48 jobs 47 start at once and the last at 160 s, when its processor is given back."""
 

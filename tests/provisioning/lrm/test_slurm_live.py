@@ -197,6 +197,7 @@ def test_what_slurm_does_not_take_is_said_in_its_words(slurm: SlurmCluster, tmp_
     on(slurm, tmp_path, no_such_nodes)
 
 
+@pytest.mark.ci
 def test_a_requeued_job_waits_again(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Ours are not requeued; one that was is back in the queue, with nothing of its past."""
 
@@ -215,6 +216,7 @@ def test_a_requeued_job_waits_again(slurm: SlurmCluster, tmp_path: Path) -> None
     on(slurm, tmp_path, check)
 
 
+@pytest.mark.ci
 def test_a_range_of_nodes_starts_with_what_is_free(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Of four nodes one is held: a job over two to four of them has three."""
 
@@ -251,6 +253,7 @@ def test_a_time_is_cut_to_start_before_a_reservation(slurm: SlurmCluster, tmp_pa
     on(slurm, tmp_path, check)
 
 
+@pytest.mark.ci
 def test_many_jobs_are_looked_at_by_one_command(slurm: SlurmCluster, tmp_path: Path) -> None:
     """500 of them, those that wait as well."""
 
@@ -336,6 +339,7 @@ def test_an_unanswered_submission_is_found_and_adopted(slurm: SlurmCluster, tmp_
     on(slurm, tmp_path, check, silent)
 
 
+@pytest.mark.ci
 def test_a_late_submission_is_adopted_by_the_next_try(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Not found at first, it came through after all: asking again adopts it."""
     late = programs(
@@ -363,6 +367,7 @@ def test_a_late_submission_is_adopted_by_the_next_try(slurm: SlurmCluster, tmp_p
     on(slurm, tmp_path, check, late)
 
 
+@pytest.mark.ci
 def test_a_job_that_is_listed_no_more_is_looked_up(slurm: SlurmCluster, tmp_path: Path) -> None:
     """The records know its end, its processors and its time; they are one command more."""
     path = programs(

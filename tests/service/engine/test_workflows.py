@@ -208,6 +208,7 @@ def test_lines_of_results_count_with_their_labels(
     assert (sum(sizes), max(sizes)) == (16, 4)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("edges", [1, 16384])
 def test_a_long_chain_is_skipped_in_few_records(
     world: World, monkeypatch: pytest.MonkeyPatch, edges: int

@@ -32,7 +32,9 @@ def erlang_c(processors: int, load: float) -> float:
     return last / (sum(offered**k / math.factorial(k) for k in range(processors)) + last)
 
 
-@pytest.mark.parametrize(("processors", "load"), [(1, 0.6), (4, 0.75)])
+@pytest.mark.parametrize(
+    ("processors", "load"), [(1, 0.6), pytest.param(4, 0.75, marks=pytest.mark.ci)]
+)
 def test_mean_waits_are_those_of_theory(processors: int, load: float) -> None:
     """
     M/M/1 at 0.6: 0.6 / 0.4 = 1.5. M/M/4 at 0.75: C / (4 - 3) = 0.509. Ten replications, seeds
@@ -47,6 +49,7 @@ def test_mean_waits_are_those_of_theory(processors: int, load: float) -> None:
     assert found.holds(theory)
 
 
+@pytest.mark.ci
 def test_mean_waits_by_batch_means() -> None:
     """One long run (seed 5) in 20 batches, M/M/1 at 0.5: theory's 1.0."""
     found = batch_means(queue(1, 0.5, seed=5, jobs=20_000).waits, 20, level=0.99)

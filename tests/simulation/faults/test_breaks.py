@@ -27,7 +27,7 @@ def test_a_break_is_noticed_from_any_seed_on(broken: Break, first: int) -> None:
         pytest.param(
             broken,
             id=broken.name,
-            marks=[pytest.mark.long, pytest.mark.ci] if number % _SAMPLED else [],
+            marks=pytest.mark.ci if number % _SAMPLED else [],
         )
         for number, broken in enumerate(BREAKS)
     ],

@@ -168,6 +168,7 @@ def test_a_campaign_runs_on_machines_that_are_bought_billed_and_ended(
     assert desk.secrets_in_files() == []
 
 
+@pytest.mark.ci
 def test_machines_of_a_killed_run_are_found_by_their_tag(tmp_path: Path, room: MachineRoom) -> None:
     """A resumed run ends them, pays for them, and buys others for what is left."""
     desk = Desk(tmp_path, room, count=2, seconds=3)
@@ -191,6 +192,7 @@ def test_machines_of_a_killed_run_are_found_by_their_tag(tmp_path: Path, room: M
     assert told["held_micros"] == 0
 
 
+@pytest.mark.ci
 def test_reaping_ends_machines_of_dead_runs_only(tmp_path: Path, room: MachineRoom) -> None:
     """Those of a run that goes on stay, and those of runs elsewhere without ``--all``."""
     desk = Desk(tmp_path, room, count=2, seconds=60)
@@ -280,6 +282,7 @@ def test_a_machine_that_is_taken_back_runs_its_hook_first(room: MachineRoom) -> 
     assert checkpoint.exists()
 
 
+@pytest.mark.ci
 def test_a_spot_machine_is_drained_before_it_is_taken_back(
     tmp_path: Path, room: MachineRoom
 ) -> None:

@@ -89,7 +89,7 @@ def written(folder: Path, room: OpenStackRoom, image: str = IMAGE) -> None:
     (folder / "c.toml").write_text(CAMPAIGN)
 
 
-@pytest.mark.parametrize("provisioning", ["planned", "dynamic"])
+@pytest.mark.parametrize("provisioning", [pytest.param("planned", marks=pytest.mark.ci), "dynamic"])
 def test_a_campaign_runs_on_openstack_by_a_plan_and_by_a_pool(
     provisioning: str, tmp_path: Path, room: OpenStackRoom
 ) -> None:
@@ -111,6 +111,7 @@ def test_a_campaign_runs_on_openstack_by_a_plan_and_by_a_pool(
     assert "no machine of yours" in bursar(tmp_path, "sites", "list", "s.toml")
 
 
+@pytest.mark.ci
 def test_an_unknown_image_ends_the_run_with_novas_answer(
     tmp_path: Path, room: OpenStackRoom
 ) -> None:

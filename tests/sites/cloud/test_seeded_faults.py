@@ -328,7 +328,7 @@ def plain_world(seed: int, folder: Path, faults: CloudFaults, *, by_plan: bool) 
     return world
 
 
-@pytest.mark.parametrize("by_plan", [True, False])
+@pytest.mark.parametrize("by_plan", [pytest.param(True, marks=pytest.mark.ci), False])
 def test_a_final_refusal_ends_the_run_with_the_providers_answer(
     by_plan: bool, tmp_path: Path
 ) -> None:
@@ -344,7 +344,7 @@ def test_a_final_refusal_ends_the_run_with_the_providers_answer(
     assert world.cloud.bought == []
 
 
-@pytest.mark.parametrize("by_plan", [True, False])
+@pytest.mark.parametrize("by_plan", [True, pytest.param(False, marks=pytest.mark.ci)])
 def test_a_type_that_is_refused_for_good_leaves_the_others(by_plan: bool, tmp_path: Path) -> None:
     faults = CloudFaults(unsold=frozenset(("large",)))
     world = plain_world(1, tmp_path, faults, by_plan=by_plan)
@@ -356,6 +356,7 @@ def test_a_type_that_is_refused_for_good_leaves_the_others(by_plan: bool, tmp_pa
     world.check()
 
 
+@pytest.mark.ci
 def test_a_machine_that_is_listed_after_it_was_given_up_is_ended(tmp_path: Path) -> None:
     """
     The answer is lost, and lists hold the machine only when nobody expects one any more.
@@ -385,7 +386,10 @@ def test_a_run_without_faults_pays_to_the_unit(tmp_path: Path) -> None:
         world.check()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(one, marks=[] if at < 6 else pytest.mark.ci) for at, one in enumerate(range(30))],
+)
 def test_faults_leave_no_machine_and_keep_the_budget(seed: int, tmp_path: Path) -> None:
     world = World(seed, tmp_path)
     world.run()

@@ -152,6 +152,7 @@ credit = "500 SU"
 """One SU for a second of a task, without any agreement."""
 
 
+@pytest.mark.ci
 def test_shared_processors_that_cost_something_are_billed(tmp_path: Path) -> None:
     """What tasks used is paid, as the service counts it; a task that is killed, too."""
     steps = (bursar.Shell("sleep 0.5"),)
@@ -242,6 +243,7 @@ def test_a_workflow_goes_to_a_service_as_a_whole(
     assert len(submitted) <= 6
 
 
+@pytest.mark.ci
 def test_an_input_goes_to_a_service_once(
     tmp_path: Path, seller: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +368,7 @@ def test_a_killed_run_leaves_nothing_behind_once_it_is_resumed(
     assert sorted(ends) == [0, 1, 2, 3]
 
 
+@pytest.mark.ci
 def test_a_service_that_comes_back_in_time_goes_on(tmp_path: Path) -> None:
     """Its workers outlive it, the run waits for it: no task runs twice."""
     with served(tmp_path / "state", SELLS) as service:
@@ -408,6 +411,7 @@ def test_a_service_that_is_gone_is_replaced(tmp_path: Path) -> None:
     assert {item.site for item in result.bill().leases} == {"there", "here"}
 
 
+@pytest.mark.ci
 def test_calls_run_there_too(tmp_path: Path, seller: Served) -> None:
     """Values and exceptions come back; what was leased is given back and paid."""
     with bursar.Executor(sites=facts_of(seller), folder=tmp_path / "calls") as executor:

@@ -86,9 +86,9 @@ def test_an_honest_owner_is_not_accused(folder: Folder, seller: Served) -> None:
     ("falsify", "finding"),
     [
         (bills_more, "and its signed records come to"),
-        (signs_more, "was changed, or signed with another key"),
-        (signs_more, "processor-seconds, of which there were"),
-        (leaves_out, "and its signed records come to 0 SU"),
+        pytest.param(signs_more, "was changed, or signed with another key", marks=pytest.mark.ci),
+        pytest.param(signs_more, "processor-seconds, of which there were", marks=pytest.mark.ci),
+        pytest.param(leaves_out, "and its signed records come to 0 SU", marks=pytest.mark.ci),
     ],
 )
 def test_a_lie_is_found_and_the_bill_says_so(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.live_files import files_below
 from tests.service.service_process import served
 
@@ -21,6 +22,7 @@ attempts = 1
 """
 
 
+@pytest.mark.ci
 def test_a_sealed_campaign(tmp_path: Path) -> None:
     """The results are as ever; nothing that the service keeps has the words of the tasks."""
     authority = AuthorityFolder.create(tmp_path / "certs", "test")

@@ -146,6 +146,7 @@ def test_that_attack_works_on_whoever_trusts_the_site(tmp_path: Path, seller: Se
     assert mark.exists()
 
 
+@pytest.mark.ci
 def test_a_described_exception_cannot_end_the_client(tmp_path: Path, seller: Served) -> None:
     """Classes are looked up in one list, which has none that ends a program."""
     from bursar.worker.call_results import encode_plain
@@ -190,6 +191,7 @@ DATA = {
 }
 
 
+@pytest.mark.ci
 def test_data_comes_back_as_it_was(seller: Served) -> None:
     """Values, exceptions of the language, and descriptions of others."""
     import numpy as np
