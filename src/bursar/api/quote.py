@@ -180,7 +180,9 @@ class Quote:
             plan = self.nearest()
         if plan is not None and self.policy.kind != "pool":
             return plan
-        makespan, cost = (self.makespan, self.cost) if plan is None else (plan.makespan, plan.cost)
+        makespan, cost = self.makespan, self.cost
+        if plan is not None and self.forecast is None:
+            makespan, cost = plan.makespan, plan.cost
         return Plan.on_the_way(self.currency, str(self.policy), makespan, cost)
 
     def check_goal(self) -> None:

@@ -1,5 +1,6 @@
 """Quotes of a campaign under the policy that was decided on, before anything starts."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -81,7 +82,13 @@ def quote_policy(
         if planned.forecasts is not None:
             forecast = planned.forecasts.of_pool()
             words = forecast_in_words(forecast, campaign.goal, planned.currency)
-            return replace(planned, forecast=forecast, note=words)
+            # Unlike a plan, a pool has waits and the starts of its workers.
+            expected = replace(planned, forecast=forecast, note=words)
+            end = forecast.end.quantile(0.5)
+            if not math.isfinite(end):
+                return expected
+            cost = None if forecast.cost is None else forecast.cost.quantile(0.5)
+            return replace(expected, makespan=end, cost=cost)
     return planned
 
 

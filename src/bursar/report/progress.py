@@ -443,7 +443,7 @@ class RunProgress:
         sites = Table.grid(padding=(0, 2))
         for site in s.sites:
             sites.add_row(*(Text(part, style="dim") for part in at_site(site, s.currency)))
-        lines = [Text(outlook(s))] if s.forecast is not None else []
+        lines = [Text(told)] if (told := outlook(s)) else []
         return Group(first, tasks, Text(f"{spending(s)}  {times(s)}"), *lines, sites)
 
 
@@ -478,7 +478,7 @@ def times(s: ProgressSnapshot) -> str:
 def outlook(s: ProgressSnapshot) -> str:
     """Describe the forecast of end and cost, and the odds of the goal; empty: there is none."""
     forecast = s.forecast
-    if forecast is None:
+    if forecast is None or s.ended == s.total:
         return ""
     middle, late = (end - s.elapsed for end in (forecast.end_s.p50, forecast.end_s.p90))
     if late <= 0:  # the run has shown the forecast wrong, and with the end its cost and odds
