@@ -148,6 +148,10 @@ class PlanNeeds:
         least = least_budget(plan_option(self._front, option), self._tasks, self._goal, self._sites)
         return least is None or least <= budget * (1 + _CLOSE)
 
+    def seconds(self, option: PlanOption) -> float:
+        """Return the time of a plan whose workers start late and whose tasks take longer."""
+        return self._seconds(option, len(self._tasks))[0]
+
     def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
         """Return time and budget of a plan whose workers start late and whose tasks take longer."""
         # Options are compared many times while a plan is chosen, and a guard's course takes long.

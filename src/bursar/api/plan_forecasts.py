@@ -289,19 +289,20 @@ class PlanForecasts:
         """Whether the guard lets a plan finish with a budget, if all goes as expected."""
         return self._needs.affords(option, budget)
 
+    def seconds(self, option: PlanOption) -> float:
+        """Return the time that suffices with the goal's confidence."""
+        late = self.of(option).end.quantile(self._goal.confidence)
+        return max(self._needs.seconds(option), span_above(late))
+
     def with_margins(self, option: PlanOption) -> tuple[float, float | None]:
         """Return the time and money that suffice with the goal's confidence."""
         count = len(self._front.workflow.tasks)
         if count > MANY_TASKS:
             # Upper limits: a guard's course of so many tasks takes seconds for each plan.
-            seconds, cost = self._needs.with_margins_of_part(option, count)
+            _, cost = self._needs.with_margins_of_part(option, count)
         else:
-            seconds, cost = self._needs.with_margins(option)
-        if option.makespan is None:
-            return seconds, cost
-        forecast = self.of(option)
-        late = forecast.end.quantile(self._goal.confidence)
-        seconds = max(seconds, span_above(late))
+            _, cost = self._needs.with_margins(option)
+        seconds, forecast = self.seconds(option), self.of(option)
         if cost is not None and forecast.cost is not None:
             cost = max(cost, amount_above(forecast.cost.quantile(self._goal.confidence)))
         return seconds, cost
