@@ -139,7 +139,7 @@ WRONG = [
     ),
     (
         ("--bursar-service", "http://127.0.0.1:9", "--bursar-deadline", "1h"),
-        "and --bursar-deadline: the service has sites of its own",
+        "--bursar-deadline and --bursar-anew: the service has sites of its own",
     ),
     (("--bursar-deadline", "soon"), "bursar: deadline: expected"),
     (("--bursar-deadline", "0s"), "bursar: deadline"),

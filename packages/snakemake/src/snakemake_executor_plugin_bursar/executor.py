@@ -142,7 +142,9 @@ class SnakemakeExecutor(RemoteExecutor):
         from snakemake_executor_plugin_bursar.running_jobs import ScriptJob
 
         settings = self.workflow.executor_settings
-        command = None if settings.whole_snakemake else shell_command(self.workflow, job)
+        # Where jobs outlive this process, the Snakemake of each is what notes the job's end.
+        is_whole = settings.whole_snakemake or self._runner.outlives
+        command = None if is_whole else shell_command(self.workflow, job)
         needs = job_needs(job.resources, job.threads, self._counted)
         identity = [job.name, sorted(map(str, job.output or [job.jobid])), job.attempt]
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
