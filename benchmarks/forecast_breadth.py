@@ -15,7 +15,7 @@ test cluster
 cold start
     Nothing is known, and the first 2 % of the tasks run alone before all else.
 probe
-    A few tasks of each kind of another execution are known, and perhaps how many tasks it had.
+    A few tasks of each kind of another execution are known, and how many tasks it had.
 a tenth done
     What a tenth of the tasks says, by what else is known, and what the best forecast could be.
 constants
@@ -332,16 +332,8 @@ def after_probe(
     platforms: Sequence[Sequence[int]],
     draws: int,
     each: int,
-    told: bool,
 ) -> Iterator[Trial]:
-    """
-    Forecast executions from a few tasks of another execution of their size.
-
-    Parameters
-    ----------
-    told
-        Whether it is known of how many tasks these are a part.
-    """
+    """Forecast executions from a few tasks of another execution of their size."""
     for number, (name, own) in enumerate(executions.items()):
         random = np.random.default_rng([SEED, number])
         same = [n for n, one in executions.items() if one.size == own.size and n != name]
@@ -350,7 +342,7 @@ def after_probe(
         other = str(random.permutation(same)[0])
         earlier = {other: few_of_each(executions[other], each, random)}
         foreign = {n: one for n, one in executions.items() if one.workflow != own.workflow}
-        source = RecordedHistory(earlier | foreign, {other: len(own.seconds)} if told else None)
+        source = RecordedHistory(earlier | foreign, {other: len(own.seconds)})
         known = known_runtimes(own.campaign, ["site0", "site1"], source)
         expected = known.medians()
         rank = upward_ranks(own.campaign.workflow, np.where(np.isfinite(expected), expected, 1.0))
@@ -917,13 +909,12 @@ def cold(bench: Benchmark, executions: dict[str, Execution], platforms: Any, dra
 
 
 def probe(bench: Benchmark, executions: dict[str, Execution], platforms: Any, draws: int) -> None:
-    """Show what it is worth to know of how many tasks those that were observed are a part."""
+    """Show what a few tasks of each kind say."""
     table = _coverage_table(bench, "After a probe, for a user without scores")
-    for each in (2, 8):
-        for label, told in (("taken for a whole campaign", False), ("known as a part", True)):
-            trials = list(after_probe(executions, platforms, draws, each, told))
-            _add_coverage(table, f"{label}, plain", score_plain(trials))
-            _add_coverage(table, f"{label}, first", score_plain(trials, prior=True))
+    for each in (2, 3, 8):
+        trials = list(after_probe(executions, platforms, draws, each))
+        _add_coverage(table, "plain", score_plain(trials))
+        _add_coverage(table, "first", score_plain(trials, prior=True))
 
 
 def tenth(bench: Benchmark, executions: dict[str, Execution], platforms: Any, draws: int) -> None:
