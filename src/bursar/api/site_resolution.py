@@ -43,10 +43,28 @@ def resolve_sites(sites: Sites, campaign: Campaign | None = None) -> tuple[SiteF
         found = (sites,) if isinstance(sites, SiteFacts) else tuple(sites)
     if not found:
         raise InputError("no site is given; leave sites out for this machine")
-    if campaign is None or campaign.at_once is None:
+    if campaign is None:
+        return found
+    if campaign.resources:
+        # What a site itself states of a name holds there, too.
+        found = tuple(
+            replace(site, resources={**campaign.resources, **site.resources}) for site in found
+        )
+    at_once = _most_at_once(campaign)
+    if at_once is None:
         return found
     widest = max(task.processors for task in campaign.workflow.tasks)
-    return _within_limit(found, campaign.at_once, widest)
+    return _within_limit(found, at_once, widest)
+
+
+def _most_at_once(campaign: Campaign) -> int | None:
+    """Return how many tasks of a campaign can run at a time, wherever; None: any number."""
+    found = [] if campaign.at_once is None else [campaign.at_once]
+    for name, total in campaign.resources.items():
+        least = min((task.resources.get(name, 0) for task in campaign.workflow.tasks), default=0)
+        if 0 < least <= total:  # all tasks hold some
+            found.append(total // least)
+    return min(found, default=None)
 
 
 def read_counted_sites(path: Path) -> tuple[SiteFacts, ...]:

@@ -68,7 +68,7 @@ class DispatchOptions:
         run for up to ``outlives`` seconds; where there are none, whatever that life left running is
         killed. None: there are none.
     resources
-        How many of each countable resource the sites have: by site, then by name.
+        Countable resources, by the site whose workers share them.
     listening, token
         Bound socket and secret of that life, by which its workers come back; None and empty: a new
         port and a new secret.
@@ -94,7 +94,7 @@ class DispatchOptions:
     outlives: float = 0.0
     absence: float = 0.0
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    resources: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    resources: Mapping[str, SharedResources] = field(default_factory=dict)
     priced_data: Collection[str] = ()
     publish: PublishOutputs | None = None
     restored: RestoredAttempts | None = None
@@ -168,8 +168,7 @@ class Dispatcher:
         self._last_seen, self._epoch = options.last_seen, options.epoch
         self._clock = LoopClock()
         queue = RunTasks(retry, options.again_at)
-        for site, totals in options.resources.items():
-            queue.scheduler.resources[site] = SharedResources(totals)
+        queue.scheduler.resources.update(options.resources)
         queue.extend(tasks, parents, placed=options.placed)
         restored = options.restored or RestoredAttempts()
         self._expects_workers = bool(restored.starts or restored.missing)

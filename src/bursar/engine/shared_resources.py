@@ -87,10 +87,14 @@ class SharedResources:
     ----------
     totals
         How many the site has, by name.
+    free
+        How many of some names are free in all sites together, which hold these numbers in common;
+        they are counted besides.
     """
 
-    def __init__(self, totals: Mapping[str, int]) -> None:
+    def __init__(self, totals: Mapping[str, int], free: dict[str, int] | None = None) -> None:
         self._totals = dict(totals)
+        self._free_of_all = {} if free is None else free
         self._free = dict(totals)
         self._devices = list(range(self._totals.get(GPU, 0)))  # a heap: the lowest free ones first
         self._unknown = 0
@@ -105,12 +109,16 @@ class SharedResources:
             # Which devices a task from before a restart has is not known: none is given twice.
             if self._free.get(name, 0) < count or (name == GPU and self._unknown):
                 return False
+            if self._free_of_all.get(name, count) < count:
+                return False
         return True
 
     def hold(self, claim: ResourceClaim) -> None:
         """Count what a claim holds, and choose its devices unless the task has some already."""
         for name, count in claim.resources:
             self._free[name] = self._free.get(name, 0) - count
+            if name in self._free_of_all:
+                self._free_of_all[name] -= count
             if name != GPU:
                 continue
             if claim.devices == UNKNOWN_DEVICES:
@@ -123,6 +131,8 @@ class SharedResources:
         """Count what a claim held no longer."""
         for name, count in claim.resources:
             self._free[name] += count
+            if name in self._free_of_all:
+                self._free_of_all[name] += count
             if name != GPU:
                 continue
             if claim.devices == UNKNOWN_DEVICES:
@@ -130,6 +140,23 @@ class SharedResources:
             else:
                 for device in claim.devices:
                     heapq.heappush(self._devices, device)
+
+
+def resources_by_site(
+    totals: Mapping[str, Mapping[str, int]], of_all: Mapping[str, int]
+) -> dict[str, SharedResources]:
+    """
+    Return the resources of sites by the sites' names.
+
+    Parameters
+    ----------
+    totals
+        What each site has.
+    of_all
+        How many of some names tasks of all sites may hold together.
+    """
+    free = dict(of_all)
+    return {site: SharedResources(had, free) for site, had in totals.items()}
 
 
 NO_RESOURCES = SharedResources({})

@@ -96,6 +96,13 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
         sets = [replace(task_set, secrets_file=values) for task_set in sets]
     with collector_paused():
         workflow = Workflow(tuple(expand(sets, sweep, root)))
+    for name, total in head.resources.items():
+        for task in workflow.tasks:
+            if (count := task.resources.get(name, 0)) > total:
+                raise InputError(
+                    f'task "{task.id}" holds {count} of "{name}", and the campaign has {total}',
+                    where=joined("campaign.resources", name),
+                )
     return Campaign(
         name=name,
         workflow=workflow,
@@ -107,6 +114,7 @@ def _campaign(document: dict[str, Any], path: Path) -> Campaign:
         book=None if head.book is None else root / head.book,
         code=_code_files(head.code or (), root),
         project=head.project,
+        resources=head.resources,
         results=result_columns(file.results, workflow.tasks) if file.results else (),
         templates={task_set.name: _template(task_set) for task_set in sets},
     )

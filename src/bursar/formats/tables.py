@@ -348,8 +348,14 @@ class CampaignTable(TomlTable, frozen=True):
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="Project, by whose weight it shares this machine with other runs."),
     ] = None
+    resources: Annotated[
+        dict[Annotated[str, Meta(min_length=1)], Annotated[int, Meta(ge=1)]],
+        Meta(description="Countable resources that tasks hold, over all sites together, by name."),
+    ] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if GPU in self.resources:
+            raise InputError("belongs to sites: state it in a sites file", where="resources.gpu")
         if self.book is not None and self.account is None:
             raise InputError("goes with account", where="book")
 

@@ -500,6 +500,9 @@ class Campaign:
         command has no such form are absent.
     at_once
         Tasks that may run at a time, of all sites together; None: any number.
+    resources
+        Countable resources of no site in particular: how many of each the tasks hold at a time, at
+        most, at all sites together.
     earlier
         Jobs of which another program knows how long they ran before, from which run times are
         learned beside those of the history.
@@ -521,4 +524,5 @@ class Campaign:
     remarks: tuple[str, ...] = ()
     templates: Mapping[str, str] = field(default_factory=dict)
     at_once: int | None = None
+    resources: Mapping[str, int] = field(default_factory=dict)
     earlier: tuple[EarlierJob, ...] = ()

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from bursar.model.campaign import Campaign, Retry
+from bursar.model.campaign import Campaign
 from bursar.model.errors import InputError
 from bursar.model.matching import Matching
 from bursar.model.task import Copy, Exec, Gather, Shell, Step, Task
@@ -94,7 +94,7 @@ def specs_of(campaign: Campaign) -> Iterator[TaskSpec]:
             task = _gathering(task, made)
         after = sorted(position[parent] for parent in campaign.workflow.parents[index])
         position[index] = len(position)
-        yield _spec_of(task, campaign.retry, tuple(after))
+        yield _spec_of(task, campaign, tuple(after))
 
 
 def uploads_of(campaign: Campaign) -> dict[str, Path]:
@@ -134,7 +134,15 @@ def _gathering(task: Task, made: Collection[str]) -> Task:
     return replace(task, inputs=others, steps=(Gather(files), *task.steps))
 
 
-def _spec_of(task: Task, retry: Retry, after: tuple[int, ...]) -> TaskSpec:
+def _spec_of(task: Task, campaign: Campaign, after: tuple[int, ...]) -> TaskSpec:
+    retry, resources = campaign.retry, dict(task.resources)
+    # A service counts what belongs to its site, and tasks of a group.
+    groups = {name: total for name, total in campaign.resources.items() if resources.pop(name, 0)}
+    if len(groups) > 1 or any(task.resources[name] > 1 for name in groups):
+        raise InputError(
+            f'task "{task.id}" holds several resources of the campaign, at a service one at most',
+            hint=_HINT,
+        )
     command, shell, steps = _program(task.steps)
     attempts = retry.attempts if task.retries is None else task.retries + 1
     delay = min(retry.backoff, retry.ceiling) if attempts > 1 else 0.0
@@ -158,6 +166,9 @@ def _spec_of(task: Task, retry: Retry, after: tuple[int, ...]) -> TaskSpec:
         processors=task.processors,
         limit=task.wall_limit,
         memory=task.memory or None,
+        resources=resources,
+        group=next(iter(groups), ""),
+        at_once=next(iter(groups.values()), None),
         tries=attempts,
         retries=attempts - 1,
         retry_delay=delay,

@@ -10,6 +10,7 @@ from typing import Protocol
 from bursar.broker.trading import CampaignTrader
 from bursar.dispatch.journal_records import AttemptRecord
 from bursar.engine.core import DataAt
+from bursar.engine.shared_resources import SharedResources, resources_by_site
 from bursar.history.store import History
 from bursar.model.campaign import Campaign, Goal, Retry
 from bursar.model.errors import InputError
@@ -42,6 +43,8 @@ class RunWork:
         Tasks to run, and their parents' numbers; more tasks may be submitted later.
     goal, retry, root
         Goal, retry rules and folder of the campaign.
+    resources
+        How many of each the tasks hold at a time, at most, at all sites together.
     may_be_wide
         Whether tasks that are submitted later may hold several processors.
     """
@@ -51,6 +54,7 @@ class RunWork:
     goal: Goal
     retry: Retry
     root: Path
+    resources: Mapping[str, int] = field(default_factory=dict)
     may_be_wide: bool = False
 
     @classmethod
@@ -63,6 +67,7 @@ class RunWork:
             goal=campaign.goal,
             retry=campaign.retry,
             root=campaign.root,
+            resources=campaign.resources,
         )
 
 
@@ -170,6 +175,12 @@ class RunEnvironment:
     is_forecast: bool = False
     has_files: bool = True
     added: "AddedSites | None" = None
+
+    def shared_resources(self, of_all: Mapping[str, int]) -> dict[str, SharedResources]:
+        """Return what tasks hold of each site, and of ``of_all`` at all sites together."""
+        return resources_by_site(
+            {name: {**of_all, **site.facts.resources} for name, site in self.sites.items()}, of_all
+        )
 
 
 def make_site(

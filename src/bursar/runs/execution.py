@@ -478,7 +478,7 @@ class RunExecution:
             delay=None if delay is None else partial(self._bindings.delay_between, delay),
             data=environment.data,
             secrets=environment.secrets,
-            resources={name: site.facts.resources for name, site in environment.sites.items()},
+            resources=environment.shared_resources(self._work.resources),
             prefetch=environment.prefetch,
             hears_first=environment.hears_first,
             keeps_starts=environment.durable,

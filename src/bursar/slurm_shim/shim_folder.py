@@ -247,5 +247,7 @@ class ShimFolder:
             'security = "tls"\n'
             f'certificate = "{made.identity}"\nkey = "{made.identity}"\n\n'
             "# What jobs may hold by --gres=gpu:N, --gpus and --licenses.\n"
-            "[site]\nresources = {}  # such as { gpu = 2, matlab = 5 }\n"
+            "[site]\n"
+            'kind = "local"\n'
+            "resources = {}  # such as { gpu = 2, matlab = 5 }\n"
         )
