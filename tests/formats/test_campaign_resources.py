@@ -69,6 +69,17 @@ def test_no_more_processors_are_bought_than_can_be_used(
     assert sum(site.processors for site in resolve_sites(sites, campaign)) == processors
 
 
+def test_a_site_is_as_wide_as_its_own_resources_let_it_be(tmp_path: Path) -> None:
+    """Three licences at a for tasks of two processors and a licence each; b has none."""
+    text = '[tasks.a]\ncommand = "true"\nprocessors = 2\nresources = { licence = 1 }\n'
+    campaign = read_campaign(written(tmp_path, text))
+    sites = tuple(
+        SiteFacts(name=name, processors=16, resources=had)
+        for name, had in (("a", {"licence": 3}), ("b", {}))
+    )
+    assert [site.processors for site in resolve_sites(sites, campaign)] == [6, 16]
+
+
 def test_tasks_of_all_sites_together_hold_no_more_than_there_is(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
@@ -95,6 +106,13 @@ def test_a_service_gets_them_as_groups(tmp_path: Path) -> None:
     assert (fit.group, fit.at_once, fit.resources) == ("licence", 5, {})
     with pytest.raises(InputError, match='task "load" holds several'):
         list(specs_of(read_campaign(written(tmp_path, FIVE))))
+
+
+def test_a_service_gets_the_limit_of_an_array(tmp_path: Path) -> None:
+    script = tmp_path / "array.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -a 0-3%2 --gpus=1\ntrue\n")
+    specs = list(specs_of(read_campaign(script)))
+    assert [(one.group, one.at_once, one.resources) for one in specs] == [("", 2, {"gpu": 1})] * 4
 
 
 def test_a_task_holds_no_more_than_the_campaign_has(tmp_path: Path) -> None:

@@ -244,6 +244,10 @@ SCENARIOS = {
     "touch fail; wait_for_all\n"
     "for j in $bad $mend $never $both $alone $last $array $own $after; do\n"
     "  squeue -h -t all -j $j -S i -r -o '%j %K %T'; done; cat alone; ls unneeded",
+    "a limit": "a=$(S -W --wrap true)\n"
+    "b=$(S -a 0-5%2 -d afterok:$a -J two --wrap 'echo + $SLURM_ARRAY_TASK_ID >> ran\n"
+    "[ $SLURM_ARRAY_TASK_ID = 0 ] || exit 0; until [ $(wc -l < ran) = 6 ]; do sleep 0.1; done')\n"
+    "wait_for_all; squeue -h -t all -j $b -S i -r -o '%j %K %T'; sort ran",
     "requeue": "j=$(S --no-requeue --wrap 'until [ -f enough ]; do sleep 0.1; done')\n"
     "scontrol requeue $j 2>&1 | sed s/$j/J/; k=$(S -d afterany:$j --wrap true)\n"
     "scontrol requeue $k 2>&1 | sed s/$k/K/; touch enough; wait_for_all\n"

@@ -1,7 +1,7 @@
 """Resolution of a caller's ``sites`` argument to sites."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,26 +45,34 @@ def resolve_sites(sites: Sites, campaign: Campaign | None = None) -> tuple[SiteF
         raise InputError("no site is given; leave sites out for this machine")
     if campaign is None:
         return found
-    if campaign.resources:
-        # What a site itself states of a name holds there, too.
-        found = tuple(
-            replace(site, resources={**campaign.resources, **site.resources}) for site in found
-        )
-    at_once = _most_at_once(campaign)
-    if at_once is None:
-        return found
-    widest = max(task.processors for task in campaign.workflow.tasks)
-    return _within_limit(found, at_once, widest)
+    tasks = campaign.workflow.tasks
+    widest = max((task.processors for task in tasks), default=1)
+    # What all tasks hold limits how many can run at a time; more processors would stand idle.
+    names = {name for task in tasks[:1] for name in task.resources}
+    least = {name: min(task.resources.get(name, 0) for task in tasks) for name in names}
+    found = tuple(_with_resources(site, campaign.resources, least, widest) for site in found)
+    limits = [
+        campaign.resources[name] // count
+        for name, count in least.items()
+        if count and name in campaign.resources
+    ]
+    if campaign.at_once is not None:
+        limits.append(campaign.at_once)
+    return _within_limit(found, min(limits), widest) if limits else found
 
 
-def _most_at_once(campaign: Campaign) -> int | None:
-    """Return how many tasks of a campaign can run at a time, wherever; None: any number."""
-    found = [] if campaign.at_once is None else [campaign.at_once]
-    for name, total in campaign.resources.items():
-        least = min((task.resources.get(name, 0) for task in campaign.workflow.tasks), default=0)
-        if 0 < least <= total:  # all tasks hold some
-            found.append(total // least)
-    return min(found, default=None)
+def _with_resources(
+    site: SiteFacts, of_all: Mapping[str, int], least: Mapping[str, int], widest: int
+) -> SiteFacts:
+    """Return a site with the campaign's resources, and the processors that these can occupy."""
+    # What a site itself states of a name holds there, too.
+    resources = {**of_all, **site.resources}
+    room = [
+        resources[name] // count * widest
+        for name, count in least.items()
+        if 0 < count <= resources.get(name, 0)
+    ]
+    return replace(site, resources=resources, processors=min([site.processors, *room]))
 
 
 def read_counted_sites(path: Path) -> tuple[SiteFacts, ...]:

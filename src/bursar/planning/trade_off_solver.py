@@ -386,7 +386,12 @@ def _notes(workflow: Workflow, problem: PlanningProblem) -> Iterator[str]:
     if unpriced:
         names = ", ".join(unpriced)
         yield f"the price of {names} is unknown: so is the cost of what is bought there"
-    counted = sorted({name for task in workflow.tasks for name in task.resources})
+    counted = sorted(
+        name
+        for name in {name for task in workflow.tasks for name in task.resources}
+        # Else no plan has more processors than tasks can hold it at a time.
+        if len({(task.processors, task.resources.get(name, 0)) for task in workflow.tasks}) > 1
+    )
     if counted:
         yield (
             f"plans do not count {', '.join(counted)}: tasks may wait for these, and the run may "

@@ -138,7 +138,9 @@ def _spec_of(task: Task, campaign: Campaign, after: tuple[int, ...]) -> TaskSpec
     retry, resources = campaign.retry, dict(task.resources)
     # A service counts what belongs to its site, and tasks of a group.
     groups = {name: total for name, total in campaign.resources.items() if resources.pop(name, 0)}
-    if len(groups) > 1 or any(task.resources[name] > 1 for name in groups):
+    if campaign.at_once is not None:
+        groups[""] = campaign.at_once
+    if len(groups) > 1 or any(task.resources.get(name, 1) > 1 for name in groups):
         raise InputError(
             f'task "{task.id}" holds several resources of the campaign, at a service one at most',
             hint=_HINT,
