@@ -147,6 +147,7 @@ def test_below_0_nothing_is_feasible(strategy: Named) -> None:
             simulate(wanted, sites, strategy=strategy)
 
 
+@pytest.mark.ci
 def test_a_workflow_has_its_limits_from_its_plans() -> None:
     """Two of 10 s, the second after the first, at speeds 1 and 2 for 1 and 6 a second."""
     tasks = (Task(id="a", runtime=10.0), Task(id="b", runtime=10.0, after=("a",)))

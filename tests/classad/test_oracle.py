@@ -33,7 +33,12 @@ def _ours(expression: Expression, my: Ad, target: Ad) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("first", "worlds"), [(0, 160), pytest.param(1_000_000, 4_000, marks=pytest.mark.long)]
+    ("first", "worlds"),
+    [
+        (0, 50),
+        pytest.param(50, 110, marks=pytest.mark.ci),
+        pytest.param(1_000_000, 4_000, marks=pytest.mark.long),
+    ],
 )
 def test_random_expressions_are_what_htcondor_says_but_for_what_the_docs_name(
     first: int, worlds: int, monkeypatch: pytest.MonkeyPatch

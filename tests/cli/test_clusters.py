@@ -387,12 +387,13 @@ def test_wide_tasks_have_a_node_to_themselves(ground: Ground) -> None:
     assert {row["site"] for row in ground.results()} == {"c"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(("--provisioning", "planned"), marks=pytest.mark.ci),
+        ("--provisioning", "planned"),
         ("--strategy", "cost", "--deadline", "5min", "--budget", "5 SU"),
-        pytest.param(("--choice", "best"), marks=pytest.mark.ci),
+        ("--choice", "best"),
     ],
 )
 def test_a_plan_a_strategy_and_the_broker_use_pilots_too(
@@ -428,6 +429,7 @@ def test_two_runs_leave_each_others_jobs_alone(ground: Ground) -> None:
     assert len(ground.results(ground.folder.path / "runs" / "second")) == 32
 
 
+@pytest.mark.ci
 def test_no_more_time_is_asked_for_than_the_partition_allows(ground: Ground) -> None:
     """The limit of the partition holds, whatever the pool's rules are."""
     ground.campaign(4)
@@ -513,11 +515,12 @@ def test_without_schedulers_commands_it_says_what_is_missing(ground: Ground, com
     assert not (ground.folder.path / "runs").exists()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "acquisition",
     [
-        pytest.param("exponential", marks=pytest.mark.ci),
-        pytest.param("additive", marks=pytest.mark.ci),
+        "exponential",
+        "additive",
         "adaptive",
     ],
 )

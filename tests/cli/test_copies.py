@@ -95,9 +95,7 @@ def test_a_strategy_makes_no_copies_and_says_so(folder: Any) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    "after", [pytest.param(0.0, marks=pytest.mark.ci), 0.3, pytest.param(0.5, marks=pytest.mark.ci)]
-)
+@pytest.mark.parametrize("after", [0.0, 0.3, 0.5])
 def test_a_run_that_is_killed_while_a_copy_runs_has_each_result_once(
     folder: Any, after: float
 ) -> None:
@@ -140,6 +138,7 @@ def _bought(run: Path) -> list[str]:
     return [name for name in bought if name in leases]
 
 
+@pytest.mark.ci
 def test_a_processor_is_bought_for_a_copy_where_none_is_idle(folder: Any) -> None:
     folder.write("c.toml", LATE)
     folder.write("s.toml", BUYING)

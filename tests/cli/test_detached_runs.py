@@ -380,7 +380,8 @@ unit_price = "1 EUR/core-hour"
 """
 
 
-@pytest.mark.parametrize("provisioning", [pytest.param("planned", marks=pytest.mark.ci), "dynamic"])
+@pytest.mark.ci
+@pytest.mark.parametrize("provisioning", ["planned", "dynamic"])
 def test_a_site_is_added_to_a_run_that_goes_on(folder: Any, provisioning: str) -> None:
     """What is left is planned over it as well; adding it again changes nothing."""
     one = "[site.here]\nkind = 'local'\nprocessors = 1\nunit_price = '1 EUR/core-hour'\n"

@@ -15,6 +15,7 @@ def test_the_list_names_every_figure(folder: Any) -> None:
     assert "figure" in folder.bursar("reproduce", "--list").stdout
 
 
+@pytest.mark.ci
 def test_a_figure_is_measured_written_and_kept(folder: Any) -> None:
     """
     Its JSON is documented, its table has a row for each measurement.

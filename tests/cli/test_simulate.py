@@ -62,7 +62,7 @@ def test_chance_is_the_same_for_the_same_seed(grid: Any) -> None:
 
 def test_a_simulated_run_is_kept_under_its_name(grid: Any) -> None:
     """With results, bill and report, as a real one; and it says that it cannot be resumed."""
-    grid.bursar("simulate", "steps.toml", "--sites", "grid.toml", "--name", "trial")
+    grid.bursar("simulate", "steps.toml", "--sites", "grid.toml", "--name", "trial", *QUICK)
 
     assert (grid.path / "runs" / "trial" / "report.html").stat().st_size > 10_000
     assert grid.json("bill", "trial")["total_micros"] > 0

@@ -227,9 +227,8 @@ def agreement_of(seller: Seller, ident: str) -> AgreementInfo:
     return next(a for a in seller.agreements() if a.id == ident)
 
 
-@pytest.mark.parametrize(
-    "policy", [pytest.param(PLAN, id="plan", marks=pytest.mark.ci), pytest.param(POOL, id="pool")]
-)
+@pytest.mark.ci
+@pytest.mark.parametrize("policy", [pytest.param(PLAN, id="plan"), pytest.param(POOL, id="pool")])
 def test_a_run_uses_an_agreement_made_by_hand(
     here: Folder, sellers: dict[str, Seller], policy: tuple[str, ...]
 ) -> None:

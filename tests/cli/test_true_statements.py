@@ -27,6 +27,7 @@ def test_a_deadline_is_open_while_tasks_are_left_and_time_is(folder: Any) -> Non
     assert folder.json("report", folder.run.name)["deadline_met"] is False
 
 
+@pytest.mark.ci
 def test_to_retry_failures_later_does_not_miss_a_deadline_that_was_met(folder: Any) -> None:
     """All tasks had ended in time; what the user asks for afterwards is beside the deadline."""
     mended = folder.path / "mended"

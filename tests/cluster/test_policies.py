@@ -50,7 +50,7 @@ def machine_with(jobs: list[Any], processors: int, policy: str, **options: Any) 
 
 
 @given(JOBS, st.integers(1, 8), POLICY, WAYS, EARLY, WINDOWS)
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_every_job_starts_and_ends_as_in_the_plain_twin(
     rows: list[tuple[int, int, int, int]],
     processors: int,

@@ -235,6 +235,7 @@ def test_results_are_columns_of_the_table(served: Served, tmp_path: Path) -> Non
     assert get("/api/runs/fit/tasks/1").json()["results"] == {"loss": 25}
 
 
+@pytest.mark.ci
 def test_a_goal_out_of_reach_is_a_conflict_with_a_way_out(served: Served, tmp_path: Path) -> None:
     """The problem document has the counter-offers, of which one can be accepted."""
     file = tmp_path / "slow.toml"

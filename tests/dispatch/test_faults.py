@@ -113,6 +113,7 @@ RUNNER = textwrap.dedent(
 )
 
 
+@pytest.mark.ci
 def test_a_killed_runner_is_resumed_and_every_result_is_there_once(room: Any) -> None:
     """
     kill -9 of the runner, three times: the journal ends with one success for each task.

@@ -90,7 +90,7 @@ def _use_lease(problem: PlanningProblem, caps: list[int], s: int, used: list[boo
 
 
 @given(runtimes=RUNTIMES, sites=site_lists(), choice=st.randoms(use_true_random=False))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_tasks_go_where_the_plain_twin_puts_them(
     runtimes: list[float], sites: list[SiteFacts], choice: object
 ) -> None:
@@ -110,7 +110,7 @@ def test_tasks_go_where_the_plain_twin_puts_them(
     whole=st.booleans(),
     choice=st.randoms(use_true_random=False),
 )
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_schedules_and_costs_are_those_of_the_profiles(
     runtimes: list[float], sites: list[SiteFacts], whole: bool, choice: object
 ) -> None:

@@ -227,7 +227,7 @@ def _assert_holds(programme: LinearProgramme, solution: np.ndarray) -> None:
     assert (programme.matrix @ solution >= programme.least - 1e-7).all()
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(problems(), st.lists(st.floats(0.5, 40.0), min_size=2, max_size=4))
 def test_a_later_deadline_costs_no_more(problem: PlanningProblem, moments: list[float]) -> None:
     """

@@ -43,7 +43,7 @@ def _same(made: Schedule, twin: plain.Plain, problem: PlanningProblem) -> None:
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @given(workflow=workflows(), sites=site_lists(), choice=st.randoms(use_true_random=False))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_every_scheduler_places_as_its_plain_twin(
     scheduler: Scheduler, workflow: Workflow, sites: list[SiteFacts], choice: object
 ) -> None:

@@ -589,7 +589,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
 
 
 @given(instances(), st.sampled_from(sorted(MUTATIONS)), st.data())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_a_task_placed_wrongly_is_told(instance: Instance, name: str, data: st.DataObject) -> None:
     """In any plan, of any task, the sentence names it."""
     plan, workflow, sites = instance

@@ -171,7 +171,7 @@ class Killed(Exception):
 
 
 @settings(
-    max_examples=60,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(

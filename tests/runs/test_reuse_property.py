@@ -237,7 +237,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(STEPS)
 def test_what_reruns_is_what_differs_and_all_results_are_those_of_a_rerun(
     steps: list[tuple[list[tuple[Any, ...]], set[int] | None]],

@@ -220,9 +220,7 @@ def test_a_request_that_outlives_who_made_it_is_ended(slurm: SlurmCluster, tmp_p
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    "gently", [False, pytest.param(True, marks=pytest.mark.ci)], ids=["killed", "ended"]
-)
+@pytest.mark.parametrize("gently", [False, True], ids=["killed", "ended"])
 def test_a_pilot_that_waits_keeps_its_place(
     slurm: SlurmCluster, tmp_path: Path, gently: bool
 ) -> None:

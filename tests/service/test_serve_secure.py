@@ -214,6 +214,7 @@ def test_tasks_are_of_the_users_own_account(open_folder: Path) -> None:
             assert client.read(handle, "made") == b"made\n"
 
 
+@pytest.mark.ci
 @root
 def test_an_account_without_workers_does_not_stop_others(tmp_path: Path) -> None:
     """It cannot run the interpreter: all are told so, and others work; so the service is ready."""

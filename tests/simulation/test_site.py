@@ -112,6 +112,7 @@ def _workflow(seed: int, tasks: int = 20) -> Workflow:
     )
 
 
+@pytest.mark.ci
 @given(
     seed=st.integers(0, 50),
     at=st.integers(0, 9000),

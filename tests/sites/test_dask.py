@@ -472,7 +472,6 @@ def test_over_tls_and_without_a_scheduler(
     """
     Certificates are shown both ways. A scheduler that dies takes the pilot with it, and says so.
     """
-    monkeypatch.setattr(dask_site, "CONNECT", 2.0)
     mark = tmp_path / "began"
     quick = campaign(tmp_path, shell("a", "echo there"))
     slow = campaign(tmp_path, shell("a", f"echo x >> {mark}; sleep 300"))
@@ -485,6 +484,7 @@ def test_over_tls_and_without_a_scheduler(
         secured.ask(os.getpid)
         assert secured.address.startswith("tls://")
         first = bursar.run(quick, secured.facts(), runs=tmp_path / "runs")
+        monkeypatch.setattr(dask_site, "CONNECT", 4.0)
         killing = threading.Thread(target=kill)
         killing.start()
         second = bursar.run(slow, secured.facts(), runs=tmp_path / "runs")

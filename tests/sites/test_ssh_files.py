@@ -179,6 +179,7 @@ def test_a_missing_output_fails_its_task_alone(two: SshHostsOfTest, campaign: Pa
     assert 'output \\"out/3.txt\\" was not made' in records
 
 
+@pytest.mark.ci
 def test_a_killed_run_has_each_result_once(two: SshHostsOfTest, campaign: Path) -> None:
     """After ``kill -9`` in the middle, resuming makes what is missing, and nothing twice."""
     write(campaign, two, seconds=1)

@@ -116,11 +116,12 @@ def test_hosts_say_how_many_processors_they_have(three: SshHostsOfTest, tmp_path
     assert planned.returncode == 0, planned.stderr
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "policy",
     [
         ("--strategy", "time", "--deadline", "1h"),
-        pytest.param(("--provisioning", "dynamic"), marks=pytest.mark.ci),
+        ("--provisioning", "dynamic"),
     ],
 )
 def test_strategies_and_pools_use_machines(
@@ -295,7 +296,7 @@ def test_runs_keep_processors_from_each_other(three: SshHostsOfTest, tmp_path: P
     sites = three.table("shared = false", processors=2, servers=three.servers[:1])
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    write(tmp_path / "a", sites, count=3, seconds=4)
+    write(tmp_path / "a", sites, count=2, seconds=12)
     write(tmp_path / "b", sites, count=3, seconds=0.1)
     first = subprocess.Popen(
         [BURSAR, "run", "many.toml", "--sites", "sites.toml", "--name", "one"],

@@ -50,7 +50,7 @@ class Shim:
             if not {"PENDING", "RUNNING"} & set(said):
                 return said[0]
             assert time.monotonic() < give_up, said
-            time.sleep(0.1)
+            time.sleep(0.3)  # each look starts an interpreter
 
     def kill_service(self) -> None:
         """Kill the service as a power cut would; its workers live on."""

@@ -106,9 +106,10 @@ fi
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("command", "status"),
-    [pytest.param("true", "success", marks=pytest.mark.ci), ("false", "failed")],
+    [("true", "success"), ("false", "failed")],
 )
 def test_the_usual_status_script_of_cluster_generic(shim: Shim, command: str, status: str) -> None:
     (shim.work / "status.sh").write_text(STATUS)
@@ -496,6 +497,7 @@ def test_stand_ins_are_written_again_and_keep_the_jobs(shim: Shim, tmp_path: Pat
     assert sorted(COMMANDS) == sorted(p.name for p in shim.folder.folder.iterdir() if p.is_file())
 
 
+@pytest.mark.ci
 def test_many_submit_at_a_time(shim: Shim) -> None:
     """Arrays with a limit among them: their elements name others by numbers at the service."""
     lines = "\n".join(

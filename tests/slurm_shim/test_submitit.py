@@ -114,7 +114,8 @@ def test_a_job_is_cancelled(shim: Shim) -> None:
     assert said == ["CANCELLED", "no result"]
 
 
-@pytest.mark.parametrize("array", [False, pytest.param(True, marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("array", [False, True])
 def test_a_job_that_is_preempted_goes_on_from_its_checkpoint(shim: Shim, array: bool) -> None:
     """submitit's own simulation of a preemption: SIGTERM, then SIGUSR2, to the job's steps."""
     submit = "executor.map_array(Counting(), ['a', 'b'])[1]" if array else "executor.submit(c, 'b')"

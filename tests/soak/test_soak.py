@@ -45,7 +45,7 @@ def test_a_few_rounds_on_runs_of_this_machine(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("workers_too", [pytest.param(False, marks=pytest.mark.ci), True])
+@pytest.mark.parametrize("workers_too", [False, True])
 def test_time_between_a_kill_and_the_resumption_is_paid_where_workers_go_on(
     tmp_path: Path, workers_too: bool
 ) -> None:

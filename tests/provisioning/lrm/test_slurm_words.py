@@ -127,7 +127,7 @@ def _is_whole(line: str) -> bool:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, len(GOOD)), LINES), max_size=30))
 def test_odd_lines_spoil_no_other_job(odd: list[tuple[int, str]]) -> None:
     """Whatever stands between them, the answers about jobs are the same."""

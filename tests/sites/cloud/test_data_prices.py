@@ -87,7 +87,8 @@ def adds_up(folder: Path) -> dict[str, object]:
     return data
 
 
-@pytest.mark.parametrize("provisioning", [pytest.param("planned", marks=pytest.mark.ci), "dynamic"])
+@pytest.mark.ci
+@pytest.mark.parametrize("provisioning", ["planned", "dynamic"])
 def test_data_are_a_line_of_the_bill_that_adds_to_its_total(
     provisioning: str, tmp_path: Path, room: MachineRoom
 ) -> None:

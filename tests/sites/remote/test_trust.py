@@ -135,6 +135,7 @@ def test_no_code_of_a_lying_service_runs(tmp_path: Path, seller: Served) -> None
     assert lied == set(range(CALLS))
 
 
+@pytest.mark.ci
 def test_that_attack_works_on_whoever_trusts_the_site(tmp_path: Path, seller: Served) -> None:
     """So the test above can fail."""
     mark = tmp_path / "mark"
