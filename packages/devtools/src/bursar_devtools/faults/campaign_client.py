@@ -257,4 +257,5 @@ def make_task_spec(campaign: ClientCampaign, piece: SimulatedTask) -> api.TaskSp
         retries=piece.retries,
         retry_delay=piece.retry_delay,
         after=tuple(campaign.number_of(name) for name in piece.after),
+        at_once=campaign.at_once,
     )

@@ -30,6 +30,8 @@ class ClientCampaign:
     buys
         Processors and seconds of the agreement under which the instance runs; None for shared
         processors.
+    at_once
+        How many of its tasks may run at a time; None: any number.
     way, willing
         Trading procedure, and the highest share of the posted price that is offered.
     withdraws_after
@@ -74,6 +76,7 @@ class ClientCampaign:
     pieces: dict[str, list[SimulatedTask]]
     pauses: dict[str, float]
     buys: tuple[int, float] | None = None
+    at_once: int | None = None
     way: NegotiationWay = "posted"
     willing: float = 1.0
     withdraws_after: float | None = None
@@ -164,6 +167,7 @@ def draw_campaign(
         pieces=pieces,
         pauses={key: chance.choice((0.0, chance.uniform(0, 30))) for key in pieces},
         buys=buys,
+        at_once=plan.at_once or None,
         way=chance.choice(get_args(NegotiationWay)),
         willing=chance.uniform(0.6, 1.1),
         watches=chance.random() < plan.watches,

@@ -123,6 +123,8 @@ class FaultPlan:
         Probability that tasks of a submission come after others.
     retries
         Share of the tasks of a submission that are tried again after a failure.
+    at_once
+        Tasks of each campaign that may run at a time; 0: any number.
     bursts
         Share of a submission's tasks, the first ones, that take hundredths of a second, so that
         many tasks wait at workers while longer ones follow.
@@ -165,6 +167,7 @@ class FaultPlan:
     bursts: float = 0.0
     depends: float = 0.0
     retries: float = 0.0
+    at_once: int = 0
     batch: bool = False
     controller: float = 0.0
     others: float = 0.0
@@ -233,7 +236,8 @@ def fault_plan_of(seed: int) -> FaultPlan:
     plan = _with_batch_site(plan, seeded_random(seed, "plan of a batch site"))
     plan = _with_penalties(plan, seeded_random(seed, "plan of penalties"))
     chance = seeded_random(seed, "plan of dependencies")
-    return replace(plan, depends=chance.choice((0.0, 0.5, 1.0)), retries=chance.choice((0.0, 0.3)))
+    plan = replace(plan, depends=chance.choice((0.0, 0.5, 1.0)), retries=chance.choice((0.0, 0.3)))
+    return replace(plan, at_once=seeded_random(seed, "plan of groups").choice((0, 0, 1, 2, 3)))
 
 
 def _with_connections_and_ends(plan: FaultPlan, chance: random.Random) -> FaultPlan:

@@ -109,6 +109,7 @@ class InvariantChecker:
         self._same_time = same_time
         self._has_succeeded = has_succeeded
         self._busy: Counter[str] = Counter()  # processors, by worker
+        self._running: Counter[str] = Counter()  # tasks, by campaign
         self._ends: dict[str, list[_EndedAttempt]] = {}  # by piece
         self._owner: dict[str, ClientCampaign] = {}  # by piece
         self._pieces: dict[str, SimulatedTask] = {}  # as submitted, by name
@@ -168,6 +169,11 @@ class InvariantChecker:
         if self._busy[worker] > processors:
             self.wrong(worker, f"runs on {self._busy[worker]} of its {processors} processors")
         campaign = self._owner[piece.name]
+        self._running[campaign.name] += 1
+        running = self._running[campaign.name]
+        # A worker that is given up may run its tasks on.
+        if self._calm and running > (campaign.at_once or running):
+            self.wrong(worker, f"begins {piece.name}, with which {running} of its group run")
         pool = self._pool_of(worker)
         if pool and pool != (campaign.agreement or "shared"):
             self.wrong(worker, f"of pool {pool} runs {piece.name} of {campaign.agreement!r}")
@@ -212,7 +218,7 @@ class InvariantChecker:
         """
         if exit_code is not None:
             self._look_at_wishes(worker, piece, in_touch_since)
-        self._busy[worker] -= piece.processors
+        self._stopped(worker, piece)
         self._ends.setdefault(piece.name, []).append(_EndedAttempt(begin, end, exit_code))
         self._look_at_times(worker, self._owner[piece.name], piece)
 
@@ -237,7 +243,11 @@ class InvariantChecker:
 
     def lost(self, worker: str, piece: SimulatedTask) -> None:
         """Record that an attempt ended together with the worker."""
+        self._stopped(worker, piece)
+
+    def _stopped(self, worker: str, piece: SimulatedTask) -> None:
         self._busy[worker] -= piece.processors
+        self._running[self._owner[piece.name].name] -= 1
 
     def _look_at_wishes(self, worker: str, piece: SimulatedTask, in_touch_since: float) -> None:
         unwanted = self._unwanted.get(piece.name, math.inf)
