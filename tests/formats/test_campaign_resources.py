@@ -70,14 +70,18 @@ def test_no_more_processors_are_bought_than_can_be_used(
 
 
 def test_a_site_is_as_wide_as_its_own_resources_let_it_be(tmp_path: Path) -> None:
-    """Three licences at a for tasks of two processors and a licence each; b has none."""
+    """Three licences for tasks of two processors and a licence each; what b offers is as it is."""
     text = '[tasks.a]\ncommand = "true"\nprocessors = 2\nresources = { licence = 1 }\n'
     campaign = read_campaign(written(tmp_path, text))
     sites = tuple(
-        SiteFacts(name=name, processors=16, resources=had)
-        for name, had in (("a", {"licence": 3}), ("b", {}))
+        SiteFacts(name=name, kind=kind, processors=16, resources=had)
+        for name, kind, had in (
+            ("a", "local", {"licence": 3}),
+            ("b", "advertised", {"licence": 3}),
+            ("c", "batch", {}),
+        )
     )
-    assert [site.processors for site in resolve_sites(sites, campaign)] == [6, 16]
+    assert [site.processors for site in resolve_sites(sites, campaign)] == [6, 16, 16]
 
 
 def test_tasks_of_all_sites_together_hold_no_more_than_there_is(tmp_path: Path) -> None:

@@ -51,14 +51,18 @@ def resolve_sites(sites: Sites, campaign: Campaign | None = None) -> tuple[SiteF
     names = {name for task in tasks[:1] for name in task.resources}
     least = {name: min(task.resources.get(name, 0) for task in tasks) for name in names}
     found = tuple(_with_resources(site, campaign.resources, least, widest) for site in found)
-    limits = [
-        campaign.resources[name] // count
-        for name, count in least.items()
-        if count and name in campaign.resources
-    ]
-    if campaign.at_once is not None:
-        limits.append(campaign.at_once)
+    limits = [] if campaign.at_once is None else [campaign.at_once]
+    if all(site.kind in _BY_NUMBER for site in found):
+        limits += [
+            campaign.resources[name] // count
+            for name, count in least.items()
+            if count and name in campaign.resources
+        ]
     return _within_limit(found, min(limits), widest) if limits else found
+
+
+_BY_NUMBER = ("local", "batch", "ssh", "dask")
+"""Kinds of sites of which any number of processors can be had; others offer slots."""
 
 
 def _with_resources(
@@ -70,7 +74,7 @@ def _with_resources(
     room = [
         resources[name] // count * widest
         for name, count in least.items()
-        if 0 < count <= resources.get(name, 0)
+        if 0 < count <= resources.get(name, 0) and site.kind in _BY_NUMBER
     ]
     return replace(site, resources=resources, processors=min([site.processors, *room]))
 

@@ -386,12 +386,8 @@ def _notes(workflow: Workflow, problem: PlanningProblem) -> Iterator[str]:
     if unpriced:
         names = ", ".join(unpriced)
         yield f"the price of {names} is unknown: so is the cost of what is bought there"
-    counted = sorted(
-        name
-        for name in {name for task in workflow.tasks for name in task.resources}
-        # Else no plan has more processors than tasks can hold it at a time.
-        if len({(task.processors, task.resources.get(name, 0)) for task in workflow.tasks}) > 1
-    )
+    held = {name for task in workflow.tasks for name in task.resources}
+    counted = sorted(name for name in held if _may_run_short(name, workflow, problem.sites))
     if counted:
         yield (
             f"plans do not count {', '.join(counted)}: tasks may wait for these, and the run may "
@@ -403,6 +399,16 @@ def _notes(workflow: Workflow, problem: PlanningProblem) -> Iterator[str]:
             f"{choosy} of {problem.n_tasks} tasks have requirements: a plan heeds them where all "
             "have the same, as far as they can be told; the broker heeds all of them"
         )
+
+
+def _may_run_short(name: str, workflow: Workflow, sites: Sequence[SiteFacts]) -> bool:
+    """Return whether some site has processors for more tasks than can hold a resource there."""
+    needs = {(task.processors, task.resources.get(name, 0)) for task in workflow.tasks}
+    if len(needs) > 1:
+        return True
+    ((width, count),) = needs
+    had = ((site.processors, site.resources.get(name, 0)) for site in sites)
+    return any(total >= count and room > total // count * width for room, total in had)
 
 
 def _no_plan(
