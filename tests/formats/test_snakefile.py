@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import bursar
 from bursar.api.known_campaign import foresee
 from bursar.formats.campaign_file import read_campaign
 from bursar.formats.job_files.snakefile import read_snakefile
+from bursar.formats.job_files.snakemake_dag import _records
 from bursar.model.errors import InputError
 
 JOB = {
@@ -323,6 +326,23 @@ def test_threads_by_configuration_are_known_from_the_commands_that_ran(workflow:
     assert [task.id for task in asked.workflow.tasks] == ["sort[s=s12]", "sort[s=s13]"]
     runtimes = [task.runtime for task in seen.campaign.workflow.tasks]
     assert runtimes == pytest.approx([12.0, 12.0], rel=0.1)
+
+
+@pytest.mark.parametrize("kind", [dict, SimpleNamespace])
+def test_records_of_all_versions_of_snakemake_are_read(kind: Callable[..., Any]) -> None:
+    """Earlier ones return a dictionary, which is empty where there is no record."""
+    good = {"rule": "sort", "incomplete": False, "starttime": 1.0, "endtime": 3.0}
+    made = {
+        "a": kind(**good, shellcmd="sort -t4", input=["x"]),
+        "other rule": kind(**good | {"rule": "cut"}, shellcmd=None, input=None),
+        "incomplete": kind(**good | {"incomplete": True}, shellcmd=None, input=None),
+        "untimed": kind(**good | {"endtime": None}, shellcmd=None, input=None),
+        "unknown": kind() if kind is dict else None,
+    }
+    workflow = SimpleNamespace(persistence=SimpleNamespace(metadata=made.get))
+    job = SimpleNamespace(output=list(made), rule=SimpleNamespace(name="sort"))
+
+    assert _records(workflow, job) == [{**good, "shellcmd": "sort -t4", "input": ["x"]}]
 
 
 def test_a_job_with_more_inputs_than_it_had_is_known_to_have(workflow: Path) -> None:

@@ -80,7 +80,6 @@ def snakemake(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]"
     )  # fmt: skip
 
 
-@pytest.mark.long
 @pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_conda_and_containers_are_entered_on_the_workers(tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ rule two:
 """
 
 
-@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(
     importlib.util.find_spec("snakemake_storage_plugin_fs") is None,

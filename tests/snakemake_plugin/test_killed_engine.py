@@ -47,7 +47,7 @@ environment = {{ SLURM_CONF = "{conf}" }}
 """
 
 
-def begin(folder: Path) -> "subprocess.Popen[bytes]":
+def begin(folder: Path, *options: str) -> "subprocess.Popen[bytes]":
     """Begin Snakemake, as its users do after a crash."""
     words = [
         *(sys.executable, "-m", "snakemake", "--executor", "bursar", "--jobs", "4", "--nolock"),
@@ -71,7 +71,9 @@ def finished(folder: Path) -> set[str]:
     return {mark.name.partition("-")[0] for mark in marks if not mark.suffix}
 
 
-def kill_and_begin_again(folder: Path, seed: int, kills: int = 4) -> set[str]:
+def kill_and_begin_again(
+    folder: Path, seed: int, kills: int = 4, options: tuple[str, ...] = ()
+) -> set[str]:
     """
     Kill Snakemake at random instants, begin it again at once, and check what ran in each life.
 
@@ -84,7 +86,7 @@ def kill_and_begin_again(folder: Path, seed: int, kills: int = 4) -> set[str]:
     (folder / "Snakefile").write_text(SNAKEFILE)
     said = folder / "said"
     for _ in range(kills // 2):
-        process = begin(folder)
+        process = begin(folder, *options)
         awaited = len(lines(folder / "begun")) + draw.randint(1, 3)
         give_up = time.monotonic() + PATIENCE
         while len(lines(folder / "begun")) < awaited and process.poll() is None:
@@ -95,7 +97,7 @@ def kill_and_begin_again(folder: Path, seed: int, kills: int = 4) -> set[str]:
         process.wait()
         done, before = finished(folder), len(lines(folder / "begun"))
 
-        process = begin(folder)
+        process = begin(folder, *options)
         give_up = time.monotonic() + PATIENCE
         while len(lines(folder / "begun")) == before and process.poll() is None:
             assert time.monotonic() < give_up, said.read_text()
@@ -106,7 +108,7 @@ def kill_and_begin_again(folder: Path, seed: int, kills: int = 4) -> set[str]:
         process.wait()
 
     done, before = finished(folder), len(lines(folder / "begun"))
-    assert begin(folder).wait(PATIENCE) == 0, said.read_text()
+    assert begin(folder, *options).wait(PATIENCE) == 0, said.read_text()
     again = set(lines(folder / "begun")[before:])
 
     assert "spent before: " in said.read_text()
@@ -144,6 +146,15 @@ def test_a_killed_engine_on_this_machine(tmp_path: Path, seed: int, kills: int) 
 def test_a_killed_engine_on_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "sites.toml").write_text(CLUSTER.format(conf=slurm.environment["SLURM_CONF"]))
     assert kill_and_begin_again(tmp_path, 3) == {*JOBS, "last"}
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(400)
+def test_a_killed_engine_with_a_snakemake_for_each_job(tmp_path: Path) -> None:
+    """Jobs that shell commands alone do not carry out, such as scripts, go this way."""
+    (tmp_path / "sites.toml").write_text(LOCAL)
+    made = kill_and_begin_again(tmp_path, 4, options=("--bursar-whole-snakemake",))
+    assert made == {*JOBS, "last"}
 
 
 @pytest.mark.long

@@ -82,8 +82,9 @@ def shell_command(workflow: Any, job: Any) -> ShellCommand | None:
     ):
         return None
     folder = rule.resources.get("tmpdir")
-    if folder is not None and folder.raw != "system_tmpdir":
-        return None  # found on the machine that runs the job, by an expression of the user
+    # Else found on the machine that runs the job, by an expression of the user.
+    if folder is not None and getattr(folder, "raw", None) != "system_tmpdir":
+        return None
     try:
         command = str(job.shellcmd)
     except Exception:  # whatever is wrong in the command, a whole Snakemake says so in its log

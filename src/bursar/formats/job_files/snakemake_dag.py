@@ -87,10 +87,10 @@ def _job(workflow: Any, job: Any, number: dict[Any, int]) -> dict[str, Any]:
         "outputs": [[str(name), _size(name)] for name in job.output],
         "benchmark": None if job.benchmark is None else str(job.benchmark),
         # What it was when the job ran the last time; None: unknown.
-        "started": min((one.starttime for one in records), default=None),
-        "ended": max((one.endtime for one in records), default=None),
-        "recorded_threads": _recorded_threads(job, records[0].shellcmd) if records else None,
-        "recorded_inputs": len(set(records[0].input or ())) if records else None,
+        "started": min((one["starttime"] for one in records), default=None),
+        "ended": max((one["endtime"] for one in records), default=None),
+        "recorded_threads": _recorded_threads(job, records[0]["shellcmd"]) if records else None,
+        "recorded_inputs": len(set(records[0]["input"] or ())) if records else None,
     }
 
 
@@ -111,18 +111,20 @@ def _size(name: Any) -> int | None:
     return None
 
 
-def _records(workflow: Any, job: Any) -> list[Any]:
+def _records(workflow: Any, job: Any) -> list[dict[str, Any]]:
     """Return Snakemake's records of the job's last run, one for each output."""
-    found = [workflow.persistence.metadata(name) for name in job.output]
-    return [
-        one
-        for one in found
-        if one is not None
-        and not one.incomplete
-        and one.rule == job.rule.name
-        and one.starttime is not None
-        and one.endtime is not None
-    ]
+    found = []
+    for name in job.output:
+        record = workflow.persistence.metadata(name)
+        # Earlier versions of Snakemake 9 return a dictionary.
+        facts = {
+            at: record.get(at) if isinstance(record, dict) else getattr(record, at, None)
+            for at in ("rule", "incomplete", "starttime", "endtime", "shellcmd", "input")
+        }
+        is_timed = facts["starttime"] is not None and facts["endtime"] is not None
+        if is_timed and not facts["incomplete"] and facts["rule"] == job.rule.name:
+            found.append(facts)
+    return found
 
 
 def _recorded_threads(job: Any, command: str | None) -> int | None:
