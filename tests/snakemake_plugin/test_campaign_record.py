@@ -45,6 +45,7 @@ def record(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_a_budget_is_that_of_all_beginnings_until_one_ends_well(tmp_path: Path) -> None:
     """A job fails, and the workflow is begun again: what was spent is said, and counts."""

@@ -91,6 +91,7 @@ def test_rules_that_do_without_a_snakemake_and_those_that_do_not(tmp_path: Path)
         assert "-m snakemake" in (tmp_path / path).read_text(), path
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "options",
     [
@@ -111,6 +112,7 @@ def test_what_holds_for_all_jobs_takes_a_snakemake_for_each(
     assert "-m snakemake" in (tmp_path / "plain").read_text()
 
 
+@pytest.mark.ci
 def test_a_snakefile_that_sets_variables_takes_a_snakemake_for_each(tmp_path: Path) -> None:
     """On another machine the variables would be there in no other way."""
     text = (
@@ -166,6 +168,7 @@ def files(folder: Path) -> dict[str, tuple[str, int]]:
     }
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_both_ways_make_the_same_files(tmp_path: Path) -> None:
     """Environment, shell options, quoting, folders, logs, permissions."""
