@@ -14,7 +14,8 @@ pytest.importorskip("snakemake", reason="Snakemake is not installed: its plugin 
 
 from snakemake_interface_common.exceptions import WorkflowError
 
-from snakemake_executor_plugin_bursar.campaign_record import CampaignRecord
+from bursar.market.lease import Lease
+from snakemake_executor_plugin_bursar.campaign_record import CampaignRecord, worst_cost
 
 SITES = '[site.here]\nkind = "local"\nprocessors = 2\nunit_price = "1 SU/core-hour"\n'
 SNAKEFILE = """
@@ -135,3 +136,23 @@ def test_a_beginning_that_came_to_nothing_is_withdrawn(tmp_path: Path) -> None:
 
     assert len(begun["beginnings"]) == 2
     assert len(json.loads(path.read_text())["beginnings"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "micros"),
+    [
+        ({}, 600_000),  # from 100 to 160 s and the 90 s after it, of 4 processors
+        ({"unwatched": 0.0}, 240_000),
+        ({"until": 130.0}, 120_000),
+        ({"asked": True}, 360_000),  # the request may have been granted as Snakemake was killed
+        ({"asked": True, "unwatched": 0.0}, 0),
+        ({"unit_price": None}, 0),
+    ],
+)
+def test_what_a_killed_snakemake_held_counts_at_the_most_that_it_may_come_to(
+    changed: dict[str, Any], micros: int
+) -> None:
+    facts = {"id": "lease-1", "site": "here", "processors": 4, "unit_price": 0.001}
+    times = {"fixed_price": 0.0, "start": 100.0, "unwatched": 90.0}
+
+    assert worst_cost(Lease(**{**facts, **times, **changed}), 160.0) == micros

@@ -13,6 +13,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from bursar.dispatch.folders import write_atomically
 from bursar.dispatch.journal import read_journal
+from bursar.market.lease import Lease
 from bursar.market.ledger import Ledger
 from bursar.model.errors import BursarError
 from bursar.model.money import from_micros
@@ -202,7 +203,20 @@ class CampaignRecord:
             )
         self._campaign.currency = "".join(currencies)
         # Of those that a kill has left open, the most that they come to.
-        left = (
-            lease.owed(journal.last_seen + lease.unwatched) for lease in leases if lease.end is None
-        )
+        left = (worst_cost(lease, journal.last_seen) for lease in leases if lease.end is None)
         return Ledger(journal.transfers).spent + sum(left)
+
+
+def worst_cost(lease: Lease, last_seen: float) -> int:
+    """
+    Return the most that a lease comes to which a kill has left open, micro-units.
+
+    Parameters
+    ----------
+    last_seen
+        Last sign of life of who held it, seconds since the epoch.
+    """
+    if lease.asked:
+        # Granted, if at all, so late that this was not on disk yet, or after the kill.
+        lease = msgspec.structs.replace(lease, asked=False, start=last_seen)
+    return lease.owed(last_seen + lease.unwatched)
