@@ -126,14 +126,15 @@ unit: $(VENV)/.made
 	$(SHARED)
 
 # What continuous integration runs beside the default tests: tests of some seconds each, of whose
-# promises the default run holds one quick instance.
+# promises the default run holds one quick instance, and properties with all their examples, of
+# which the default run draws a third.
 test-ci: schedulers site $(VENV)/.made
-	$(SHARED) -m ci --timeout 600
+	BURSAR_EXAMPLES=all $(SHARED) -m 'ci or hypothesis and not long' --timeout 600
 
 # Random rounds and soaks that the default run leaves out, one after the other: they measure
 # real schedulers, which a neighbour would slow down.
 test-long: schedulers $(VENV)/.made
-	$(BIN)/python -m pytest -m long --timeout 3600
+	BURSAR_EXAMPLES=all $(BIN)/python -m pytest -m long --timeout 3600
 
 # A random sample of changed code, which the tests must notice: 440 mutants, a quarter of an hour
 # and more. Interrupted, it goes on where it was; docs/concepts/fault-simulation.md lists what

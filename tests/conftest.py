@@ -15,6 +15,7 @@ from tests.durations import pytest_runtest_logreport as pytest_runtest_logreport
 from tests.durations import pytest_sessionfinish as pytest_sessionfinish
 from tests.testgrid.clusters import slurm as slurm
 from tests.testgrid.clusters import usual_slurm as usual_slurm
+from tests.thoroughness import examples
 
 from bursar.compiling import prefer_machine_code
 
@@ -32,7 +33,10 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # Processors may be busy with something else: how long an example takes says nothing about the code.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
 

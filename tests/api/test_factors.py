@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 import bursar
 from bursar.api.planning import with_factors
@@ -84,7 +85,7 @@ def test_the_test_queues_of_the_paper_by_factors() -> None:
     jobs=st.integers(1, 20),
     time=st.sampled_from([0.0, 0.3, 1.0]),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_the_least_is_feasible_and_less_is_not(
     sites: list[SiteFacts], jobs: int, time: float
 ) -> None:
@@ -109,7 +110,7 @@ def test_the_least_is_feasible_and_less_is_not(
 
 
 @given(st.lists(st.sampled_from([2.0, 5.0, 11.0]), min_size=1, max_size=15))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_factors_move_both_limits_up(runtimes: list[float]) -> None:
     """Of several sizes, too."""
     sites = [site("a", 1.0, processors=2), site("b", 4.0, speed=2.0), site("c", 2.0, speed=0.5)]

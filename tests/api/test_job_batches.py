@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.api.job_batches import MOST_JOBS, SINGLE_EACH, in_batches
 from bursar.api.strategy_quotes import NOTHING_YET
@@ -35,7 +36,7 @@ def sites_of(processors: int) -> list[SiteFacts]:
     processors=st.integers(1, 40),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_each_job_is_in_one_batch_of_its_kind(
     jobs: int, kinds: int, processors: int, seed: int
 ) -> None:

@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.api.planning import plan
 from bursar.api.queues import run_outside_loop
@@ -126,7 +127,7 @@ def test_what_a_strategy_offers_holds(
     sites=markets(),
     hurry=st.floats(0.3, 1.4),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_what_a_strategy_offers_holds_in_many_markets(
     strategy: Named, jobs: int, seconds: float, sites: tuple[SiteFacts, ...], hurry: float
 ) -> None:
@@ -219,7 +220,7 @@ def test_what_a_plan_offers_holds(
     hurry=st.floats(0.2, 1.2),
     kinds=st.sampled_from([(True, True), (True, False), (False, True)]),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_what_many_plans_offer_holds(
     runtimes: list[float],
     limit: float | None,

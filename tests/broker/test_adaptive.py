@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.situations import off_peak, posted, situation
+from tests.thoroughness import examples
 
 from bursar.broker.adaptive import AdaptiveScheduleAdviser, probes_left
 from bursar.broker.adviser import ScheduleAdvice, SchedulingSnapshot, SiteSnapshot
@@ -119,7 +120,7 @@ def beginnings(draw: st.DrawFn) -> tuple[SchedulingSnapshot, float]:
 
 
 @given(beginnings(), st.floats(0.05, 0.999))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_first_jobs_leave_the_goal_within_reach(
     beginning: tuple[SchedulingSnapshot, float], share: float
 ) -> None:
@@ -227,7 +228,7 @@ def test_a_deadline_is_used_to_the_full_where_no_spread_was_observed() -> None:
 
 
 @given(st.lists(st.floats(0.0, 0.6), min_size=2, max_size=6))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_more_time_is_kept_free_the_wider_the_spread(spreads: list[float]) -> None:
     """
     By the formula: what a job may be off, once, and once more over the processors' share.
@@ -246,7 +247,7 @@ def test_more_time_is_kept_free_the_wider_the_spread(spreads: list[float]) -> No
 
 
 @given(st.lists(st.floats(0.0, 0.6), min_size=2, max_size=6))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_more_money_is_kept_back_the_wider_the_spread(spreads: list[float]) -> None:
     """As fast as the budget allows: what is kept back makes the dear site do less."""
     tight = replace(CHEAP_AND_DEAR, time_left=math.inf, money_left=700.0, budget=700.0)
@@ -330,7 +331,7 @@ def cost_and_end(at: SchedulingSnapshot, given_out: list[int]) -> tuple[float, f
 
 
 @given(choices())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_the_trade_off_moves_between_the_fastest_and_the_cheapest_way(
     at: SchedulingSnapshot,
 ) -> None:
@@ -474,7 +475,7 @@ def test_the_fastest_way_waits_only_for_money() -> None:
     begin=st.sampled_from([20.0, 50.0, 75.0]),
     deadline=st.sampled_from([30.0, 80.0, 100.0]),
 )
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_only_what_the_cheap_time_does_not_hold_is_done_before(
     jobs: int, begin: float, deadline: float
 ) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.thoroughness import examples
 
 from bursar.broker.brokered_scheduler import BrokeredScheduler, FreezableClock
 from bursar.broker.decision_reasons import DECISION, PlacementDecision
@@ -499,7 +500,7 @@ def _after_hopeless(world: World) -> set[int]:
 
 _NO_GOAL = Goal()
 Jobs.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=30,
 )
 TestJobs = Jobs.TestCase

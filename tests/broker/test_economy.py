@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 from tests.broker.supply_rig import CLOSE, World
+from tests.thoroughness import examples
 
 from bursar.broker.dynamic_scheduler import ResumeState
 from bursar.broker.economy import EconomyScheduler
@@ -171,7 +172,7 @@ class Happenings(RuleBasedStateMachine):
             assert not self.world.held
 
 
-Happenings.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+Happenings.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=25)
 
 
 class TestHappenings(Happenings.TestCase):  # type: ignore[misc]
@@ -188,7 +189,7 @@ class TestHappenings(Happenings.TestCase):  # type: ignore[misc]
     name=names,
     changes=st.one_of(st.none(), changes),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_what_is_spent_and_promised_stays_within_the_budget(
     runtimes: list[float],
     sites: list[SiteFacts],
@@ -222,7 +223,7 @@ def test_what_is_spent_and_promised_stays_within_the_budget(
     goal=goals,
     changes=st.one_of(st.none(), changes),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_our_own_keeps_what_it_said_at_the_begin(
     jobs: int,
     sites: list[SiteFacts],
@@ -260,7 +261,7 @@ def test_our_own_keeps_what_it_said_at_the_begin(
 
 
 @given(jobs=st.integers(1, 30), sites=site_lists(), name=names)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_without_limits_every_strategy_does_every_job(
     jobs: int, sites: list[SiteFacts], name: Named
 ) -> None:

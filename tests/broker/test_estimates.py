@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tests.thoroughness import examples
 
 from bursar.broker.estimates import (
     CONFIDENCE,
@@ -49,7 +50,7 @@ def by_site(seen: Seen) -> dict[str, np.ndarray]:
 
 
 @given(jobs)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_site_is_believed_by_its_jobs_and_drawn_to_what_is_seen_anywhere(seen: Seen) -> None:
     """The mean of its own jobs and of TRUST jobs that take what sites elsewhere say."""
     estimates = learnt(seen)
@@ -69,7 +70,7 @@ def test_a_site_is_believed_by_its_jobs_and_drawn_to_what_is_seen_anywhere(seen:
 
 
 @given(jobs)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_the_spread_is_that_of_all_jobs_around_their_sites_means(seen: Seen) -> None:
     """Pooled over sites with two jobs or more, relative to each mean."""
     off = [times / times.mean() - 1.0 for times in by_site(seen).values() if len(times) > 1]
@@ -86,7 +87,7 @@ def test_the_spread_is_that_of_all_jobs_around_their_sites_means(seen: Seen) -> 
 
 
 @given(jobs)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_sites_differ_by_the_spread_of_their_means_over_what_was_expected(seen: Seen) -> None:
     ratios = [times.mean() * SPEEDS[name] for name, times in by_site(seen).items() if len(times)]
     estimates = learnt(seen)
@@ -203,7 +204,7 @@ def test_a_site_is_broken_where_all_fails_and_there_is_a_better_place() -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0.0, 1e6)), max_size=30))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_jobs_without_an_estimate_count_as_the_mean_of_the_others(
     runtimes: list[float | None],
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.broker.situations import off_peak, posted, situation, situations
+from tests.thoroughness import examples
 
 from bursar.broker.adviser import SchedulingSnapshot, SiteSnapshot
 from bursar.broker.estimates import RuntimeEstimates
@@ -35,7 +36,7 @@ def shortest(at: SchedulingSnapshot) -> float:
 
 
 @given(situations())
-@settings(max_examples=75)
+@settings(max_examples=examples(75))
 def test_the_time_that_is_offered_is_enough_and_less_is_not(at: SchedulingSnapshot) -> None:
     outlook = looked(at)
     assume(not outlook.feasible and at.time_left < math.inf)
@@ -54,7 +55,7 @@ def test_the_time_that_is_offered_is_enough_and_less_is_not(at: SchedulingSnapsh
 
 
 @given(situations())
-@settings(max_examples=75)
+@settings(max_examples=examples(75))
 def test_the_budget_that_is_offered_is_enough_and_less_is_not(at: SchedulingSnapshot) -> None:
     outlook = looked(at)
     assume(not outlook.feasible)
@@ -75,7 +76,7 @@ def test_the_budget_that_is_offered_is_enough_and_less_is_not(at: SchedulingSnap
 
 
 @given(situations())
-@settings(max_examples=75)
+@settings(max_examples=examples(75))
 def test_the_share_that_is_offered_fits_and_one_job_more_does_not(at: SchedulingSnapshot) -> None:
     outlook = looked(at)
     assume(not outlook.feasible)
@@ -102,7 +103,7 @@ def test_the_share_that_is_offered_fits_and_one_job_more_does_not(at: Scheduling
 
 
 @given(situations(sizes=(1.0, 2.0, 5.0)))
-@settings(max_examples=75)
+@settings(max_examples=examples(75))
 def test_offers_for_jobs_of_several_sizes_are_true(at: SchedulingSnapshot) -> None:
     """Better ones may exist; these can be had."""
     outlook = looked(at)
@@ -118,7 +119,7 @@ def test_offers_for_jobs_of_several_sizes_are_true(at: SchedulingSnapshot) -> No
 
 
 @given(situations(), st.floats(0.0, 30.0), st.floats(0.0, 50.0))
-@settings(max_examples=75)
+@settings(max_examples=examples(75))
 def test_a_wider_goal_never_fits_fewer_jobs(
     at: SchedulingSnapshot, time: float, money: float
 ) -> None:

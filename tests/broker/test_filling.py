@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
+from tests.thoroughness import examples
 
 from bursar.broker.packing import CLASSES, JobPacking, JobSizeClasses, PackingResult, ResourcePool
 
@@ -75,7 +76,7 @@ def cost_by_hand(
 
 
 @given(pools, mixed, moments)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_filling_does_what_loops_over_processors_do(
     places: list[ResourcePool], sizes: JobSizeClasses, moment: float
 ) -> None:
@@ -101,7 +102,7 @@ def processors(places: list[ResourcePool]) -> list[tuple[ResourcePool, float]]:
 
 
 @given(one_size(), moments)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_as_many_jobs_of_one_size_as_can_be_are_done_for_the_least(
     case: tuple[list[ResourcePool], JobSizeClasses, float], moment: float
 ) -> None:
@@ -168,7 +169,7 @@ def earliest_by_programme(
 
 
 @given(one_size(), budgets, moments)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_no_moment_is_earlier_for_jobs_of_one_size(
     case: tuple[list[ResourcePool], JobSizeClasses, float], budget: float, limit: float
 ) -> None:
@@ -186,7 +187,7 @@ def test_no_moment_is_earlier_for_jobs_of_one_size(
 
 
 @given(pools, mixed, budgets, moments)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_the_earliest_moment_holds_all_jobs_within_the_budget(
     places: list[ResourcePool], sizes: JobSizeClasses, budget: float, limit: float
 ) -> None:
@@ -203,7 +204,7 @@ def test_the_earliest_moment_holds_all_jobs_within_the_budget(
 
 
 @given(pools, mixed, budgets, moments)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_budget_is_never_exceeded(
     places: list[ResourcePool], sizes: JobSizeClasses, budget: float, moment: float
 ) -> None:
@@ -217,7 +218,7 @@ def test_a_budget_is_never_exceeded(
 
 
 @given(one_size(), budgets, moments)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_budget_does_as_many_jobs_of_one_size_as_it_can(
     case: tuple[list[ResourcePool], JobSizeClasses, float], budget: float, moment: float
 ) -> None:
@@ -242,7 +243,7 @@ def test_a_budget_does_as_many_jobs_of_one_size_as_it_can(
 
 
 @given(one_size(), st.tuples(moments, moments), st.tuples(budgets, budgets))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_more_time_or_money_never_does_fewer_jobs_of_one_size(
     case: tuple[list[ResourcePool], JobSizeClasses, float],
     times: tuple[float, float],
@@ -264,7 +265,7 @@ def test_more_time_or_money_never_does_fewer_jobs_of_one_size(
 
 
 @given(pools, mixed, moments, st.tuples(budgets, budgets))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_more_money_never_does_fewer_jobs_of_any_sizes(
     places: list[ResourcePool], sizes: JobSizeClasses, moment: float, money: tuple[float, float]
 ) -> None:
@@ -278,7 +279,7 @@ def test_more_money_never_does_fewer_jobs_of_any_sizes(
 
 
 @given(one_size(), moments, budgets)
-@settings(max_examples=75)
+@settings(max_examples=examples(75))
 def test_the_end_of_jobs_of_one_size_is_that_of_the_last(
     case: tuple[list[ResourcePool], JobSizeClasses, float], moment: float, budget: float
 ) -> None:
@@ -348,7 +349,7 @@ def test_nothing_fits_where_there_is_nothing() -> None:
 
 
 @given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=200))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_classes_keep_the_count_and_the_work_and_their_order(sizes: list[float]) -> None:
     """Few sizes stay as they are; of many, classes hold nearly equal numbers of jobs."""
     classes = JobSizeClasses.of(sizes)

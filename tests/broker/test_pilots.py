@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from tests.planning.valid_plans import Instance, instances
+from tests.thoroughness import examples
 
 from bursar.broker.pilot_plan import pilot_windows, plan_pilots
 from bursar.model.allocation import Allocation
@@ -24,7 +25,7 @@ def _cost(pilot: Allocation, last: float) -> float:
 
 
 @given(instances())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_pilots_cost_what_the_plan_costs_and_run_each_task_once(instance: Instance) -> None:
     """Slots of every kind, tasks across slots, tasks without duration."""
     plan, workflow, _ = instance
@@ -47,7 +48,7 @@ def test_pilots_cost_what_the_plan_costs_and_run_each_task_once(instance: Instan
 
 
 @given(instances())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_windows_hold_what_pilots_hold(instance: Instance) -> None:
     """At any moment, at every site, what is bought with an end; whole slots among it."""
     plan, workflow, sites = instance

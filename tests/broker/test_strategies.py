@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 import bursar
 from bursar.api.simulating import simulate
@@ -33,7 +34,7 @@ limits = st.one_of(st.just(math.inf), st.integers(0, 40).map(float))
 
 
 @given(st.sampled_from(NAMES), resources, st.integers(0, 30), limits, limits)
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 def test_no_more_is_given_than_there_is_time_money_and_work_for(
     name: Strategy, known: list[StrategyResource], jobs: int, time_left: float, money_left: float
 ) -> None:
@@ -51,7 +52,7 @@ def test_no_more_is_given_than_there_is_time_money_and_work_for(
 
 
 @given(resources, st.integers(0, 8), st.integers(0, 12), limits)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_cost_minimisation_costs_least(
     known: list[StrategyResource], jobs: int, time_left: int, money_left: float
 ) -> None:
@@ -69,7 +70,7 @@ def test_cost_minimisation_costs_least(
 
 
 @given(resources, st.integers(0, 12))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_time_minimisation_without_limits_ends_first(
     known: list[StrategyResource], jobs: int
 ) -> None:
@@ -131,7 +132,7 @@ def test_a_resource_is_affordable_again_when_a_cheap_job_leaves_just_enough() ->
     failures=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_budget_holds_whatever_happens(
     name: Named,
     budget: int,

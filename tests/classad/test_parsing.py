@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.classad import ERROR, UNDEFINED, Ad, Expression, clauses, parse, parse_ad, references
 from bursar.classad.functions import FUNCTIONS
@@ -174,7 +175,7 @@ def test_clauses_are_the_conjuncts() -> None:
 
 
 @given(text=st.text(alphabet="ab1.\"'(){}[]=<>!&|?:+-*/ \n;,\\%~^", max_size=30))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_any_text_is_an_expression_or_an_error(text: str) -> None:
     for read in (parse, parse_ad):
         try:

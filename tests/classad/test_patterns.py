@@ -5,6 +5,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.classad.patterns import matched
 
@@ -53,7 +54,7 @@ patterns = st.recursive(
     text=st.text(alphabet="abcAB1_ .\n\v", max_size=8),
     options=st.text(alphabet="ims", max_size=3),
 )
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_a_pattern_is_found_where_python_finds_it(pattern: str, text: str, options: str) -> None:
     flags = re.ASCII
     for letter in options:
@@ -70,7 +71,7 @@ def test_a_pattern_is_found_where_python_finds_it(pattern: str, text: str, optio
     text=st.text(alphabet="aéns \n", max_size=6),
     options=st.text(alphabet="imsx", max_size=2),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_any_text_is_a_pattern_or_none(pattern: str, text: str, options: str) -> None:
     assert matched(pattern, text, options) in (True, False, None)
 

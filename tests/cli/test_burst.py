@@ -65,7 +65,10 @@ def burst(folder: Path, choice: str, seed: int) -> tuple[float, Counter[str]]:
 
 @pytest.mark.parametrize(
     ("jobs", "seconds", "repetitions"),
-    [(30, 0.12, 1), pytest.param(120, 0.2, 20, marks=pytest.mark.long)],
+    [
+        pytest.param(30, 0.12, 1, marks=pytest.mark.ci),
+        pytest.param(120, 0.2, 20, marks=pytest.mark.long),
+    ],
 )
 def test_a_stochastic_burst_is_done_sooner_than_one_by_chance(
     tmp_path: Path, jobs: int, seconds: float, repetitions: int

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.cluster.element import ComputingElement
 from bursar.cluster.simulation import simulate
@@ -33,7 +34,7 @@ def _trace(rows: Sequence[tuple[int, int, int]], processors: int) -> Trace:
 
 
 @given(ROWS, st.integers(1, 6))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_where_estimates_are_true_jobs_wait_as_long_as_was_told(
     rows: list[tuple[int, int, int]], processors: int
 ) -> None:
@@ -112,7 +113,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(1, 5))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_whatever_happens_the_kept_forecast_is_the_one_made_anew(
     steps: list[tuple[str, int, int, int | None]], processors: int
 ) -> None:

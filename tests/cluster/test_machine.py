@@ -5,6 +5,7 @@ import math
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.cluster.job_table import Early, Policy
 from bursar.cluster.machine import Machine, Reservation
@@ -32,7 +33,7 @@ def _machine(rows: list[tuple[int, int, int, int]], policy: Policy, early: Early
 @given(
     JOBS, st.sampled_from(["fcfs", "easy", "conservative"]), st.sampled_from(["keep", "compress"])
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_stepping_from_event_to_event_is_running_at_once(
     rows: list[tuple[int, int, int, int]], policy: Policy, early: Early
 ) -> None:

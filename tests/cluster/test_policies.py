@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.cluster.machine import Machine
 from bursar.cluster.slots import offered_slots
@@ -50,7 +51,7 @@ def machine_with(jobs: list[Any], processors: int, policy: str, **options: Any) 
 
 
 @given(JOBS, st.integers(1, 8), POLICY, WAYS, EARLY, WINDOWS)
-@settings(max_examples=200)
+@settings(max_examples=examples(400))
 def test_every_job_starts_and_ends_as_in_the_plain_twin(
     rows: list[tuple[int, int, int, int]],
     processors: int,
@@ -82,7 +83,7 @@ def test_every_job_starts_and_ends_as_in_the_plain_twin(
 
 
 @given(JOBS, st.integers(1, 8), POLICY, WAYS, EARLY, WINDOWS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_what_every_policy_promises(
     rows: list[tuple[int, int, int, int]],
     processors: int,
@@ -126,7 +127,7 @@ def test_what_every_policy_promises(
 
 
 @given(JOBS, st.integers(1, 8), st.integers(0, 40))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_an_early_end_makes_no_start_later(
     rows: list[tuple[int, int, int, int]], processors: int, moment: int
 ) -> None:
@@ -145,7 +146,7 @@ def test_an_early_end_makes_no_start_later(
     JOBS, st.integers(1, 8), POLICY, WAYS, EARLY,
     st.lists(st.integers(0, 60), max_size=8),
 )  # fmt: skip
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_step_by_step_is_all_at_once(
     rows: list[tuple[int, int, int, int]],
     processors: int,

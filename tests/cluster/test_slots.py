@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.cluster.machine import Machine, Reservation
 from bursar.cluster.slots import DAY, free_area, free_slots, offered_slots, slot_horizon
@@ -53,7 +54,7 @@ def test_figure_4_three_reservations_leave_six_slots() -> None:
 
 
 @given(JOBS, st.integers(1, 8), st.sampled_from(POLICIES), st.integers(0, 30), WINDOWS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_slots_are_the_free_area_cut_into_pieces(
     rows: list[tuple[int, int, int, int]],
     processors: int,
@@ -93,7 +94,7 @@ def test_slots_are_the_free_area_cut_into_pieces(
 
 
 @given(JOBS, st.integers(1, 8), st.integers(0, 20), WINDOWS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_reservation_breaks_no_promise_and_is_kept(
     rows: list[tuple[int, int, int, int]],
     processors: int,
@@ -137,7 +138,7 @@ def _all_free(machine: Machine) -> tuple[list[float], list[int]]:
 
 
 @given(JOBS, st.integers(1, 8), st.sampled_from(POLICIES), st.integers(0, 30), WINDOWS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_what_is_expected_happens_when_estimates_are_right(
     rows: list[tuple[int, int, int, int]],
     processors: int,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.dashboard.conftest import SWEEP, Served
+from tests.thoroughness import examples
 
 import bursar
 
@@ -150,7 +151,7 @@ def test_bad_requests_get_one_line(served: Served, path: str, status: int) -> No
     assert "\n" not in answer.json()["title"].strip()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["/api/runs/first/amend", "/api/runs/first/labels", "/api/plan", "/api/runs"]),
     st.one_of(

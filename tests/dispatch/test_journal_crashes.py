@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.store.keeper import process_of_its_own, simulated
+from tests.thoroughness import examples
 
 from bursar.dispatch import journal as journal_module
 from bursar.dispatch.journal import RunJournal
@@ -190,7 +191,7 @@ def story(seed: int, tally: Tally | None = None) -> int:
     return simulated(lambda storage: lives(storage, chance, tally or Tally()), seed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**64 - 1))
 @example(seed=0)
 def test_no_acknowledged_outcome_is_lost(seed: int) -> None:

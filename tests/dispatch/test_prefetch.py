@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.prefetch import HORIZON, SOONEST, Prefetch, WaitLimit
@@ -223,7 +224,7 @@ def test_what_waits_behind_a_long_task_is_handed_back_though_nobody_is_idle(
     assert max(ran.outcomes[task].start for task in behind) < begun + SOONEST + 2 * HORIZON
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_no_task_waits_while_a_worker_that_could_run_it_idles(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

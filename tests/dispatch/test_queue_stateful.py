@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 from tests.dispatch.queue_rig import QueueRig
+from tests.thoroughness import examples
 
 from bursar.engine.pool_demand import GUESS
 from bursar.engine.task_states import STATE_OF, EngineTaskState
@@ -598,6 +599,6 @@ class Interleavings(RuleBasedStateMachine):
 
 
 Interleavings.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=30, suppress_health_check=list(HealthCheck)
+    max_examples=examples(80), stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
 test_every_interleaving = Interleavings.TestCase

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.dispatch.queue_rig import QueueRig
+from tests.thoroughness import examples
 
 from bursar.engine.pool_demand import GUESS, UnplaceableTasks
 from bursar.model.allocation import AllocationLoad
@@ -138,7 +139,7 @@ def test_longest_first_hides_nothing_that_is_clearly_shorter() -> None:
     assert 100.0 / 1.125 <= 200.0 - found / 100 <= 100.0
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     history=st.lists(st.tuples(ESTIMATES, st.sampled_from([1.0, 3.0, 8.0])), max_size=4),
     estimates=st.lists(ESTIMATES, max_size=12),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dispatch.test_reactor import Bench, RecordedLink
+from tests.thoroughness import examples
 
 from bursar.dispatch.journal_records import (
     COPIED,
@@ -399,7 +400,7 @@ def _check(two: Two) -> None:
 
 
 @given(STEPS, st.booleans(), st.integers(1, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_order_of_ends_leaves_one_result_and_no_hold(
     steps: list[str], outputs: bool, attempts: int
 ) -> None:

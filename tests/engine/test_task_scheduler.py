@@ -9,6 +9,7 @@ from functools import partial
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.thoroughness import examples
 
 from bursar.engine.fair_turns import ProjectTurns
 from bursar.engine.instance_tasks import InstanceTasks
@@ -100,7 +101,7 @@ widths = st.lists(
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), widths, widths)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_backfilling_never_delays_the_task_that_was_promised_a_start(
     sizes: list[int], first: list[tuple[int, int, float]], later: list[tuple[int, int, float]]
 ) -> None:
@@ -350,7 +351,7 @@ class Owners(RuleBasedStateMachine):
 
 
 Owners.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
 test_no_task_is_lost_or_claimed_twice_in_any_interleaving = Owners.TestCase
 

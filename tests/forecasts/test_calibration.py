@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.forecasts import calibration
 from bursar.forecasts.calibration import Distribution, EarlierScore
@@ -29,7 +30,7 @@ def test_intervals_hold_although_the_draws_are_too_narrow_or_too_wide(claimed):
     assert 0.868 <= np.mean(held) <= 0.932
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 30), st.floats(0.0, 50.0))
 def test_quantiles_rise_and_probabilities_are_their_inverse(seed, count, offset):
     random = np.random.default_rng(seed)
@@ -73,7 +74,7 @@ def test_one_run_that_missed_badly_does_not_make_the_next_forecast_absurd():
     assert found.quantile(0.9) < 3 * Distribution.of(base).quantile(0.9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40))
 def test_the_kth_of_n_scores_bounds_the_next_with_probability_k_of_n_plus_one(seed, count):
     random = np.random.default_rng(seed)
@@ -86,7 +87,7 @@ def test_the_kth_of_n_scores_bounds_the_next_with_probability_k_of_n_plus_one(se
     assert told == pytest.approx((np.arange(count) + 1) / (count + 1), abs=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.lists(st.tuples(st.floats(-5, 5), st.sampled_from([0.3, 1.0]), st.integers(1, 6))),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.forecasts.dispatch_replay import ANYWHERE, DispatchProblem, replay_dispatch
 
@@ -80,7 +81,7 @@ def simulated(leases, lease, width, parents, seconds, opening, slowness):
     return max(last) if ended == len(lease) else np.inf, last, busy
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_a_replay_is_a_simulation_of_events(problem, seed):
     leases, lease, *_ = problem

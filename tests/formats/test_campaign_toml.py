@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.formats.campaign_file import read_campaign, read_campaign_toml, statement_digest
 from bursar.formats.sweep import parse_template
@@ -285,7 +286,7 @@ def test_ids_sizes_and_processors_follow_the_parameters(tmp_path: Path) -> None:
         ["echo {x}", "echo '{x}'", 'echo "{x}"', "echo \"$(echo '{x}')\"", "echo a'b'{x}"]
     ),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_value_reaches_the_program_as_it_is(value: str, line: str) -> None:
     """Whatever the text and the quotes around it, the shell passes on the very value."""
     command = parse_template("printf '[%s]' " + line.removeprefix("echo "), shell=True)

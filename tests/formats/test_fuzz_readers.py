@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.formats.dax import read_dax
 from bursar.formats.file_text import read_bytes
@@ -24,7 +25,7 @@ from bursar.model.errors import BursarError, InputError
 Reader = Callable[[Path], Campaign]
 
 FEW = settings(
-    max_examples=150,
+    max_examples=examples(150),
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

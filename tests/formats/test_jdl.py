@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.formats.campaign_file import read_campaign
 from bursar.formats.jdl import read_jdl
@@ -271,7 +272,7 @@ words = st.lists(st.sampled_from(WORDS.split()), max_size=25).map(" ".join)
 
 
 @settings(
-    max_examples=250,
+    max_examples=examples(250),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.formats.network_files import read_weights, write_weights
 from bursar.model.errors import BursarError, InputError
@@ -23,7 +24,7 @@ FOUND = st.dictionaries(
 
 
 @given(SHARES, SHARES, FOUND)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, alpha: float, beta: float, found: dict[str, object]
 ) -> None:

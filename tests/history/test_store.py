@@ -13,6 +13,7 @@ import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.history.encoding import STATUSES
 from bursar.history.observation import TaskObservation
@@ -319,7 +320,7 @@ def _observations(draw: st.DrawFn) -> TaskObservation:
 _BATCHES = st.lists(st.lists(_observations(), max_size=6), max_size=5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(batches=_BATCHES, tear=st.integers(0, 4))
 def test_any_batches_with_duplicates_and_torn_writes(
     tmp_path_factory: pytest.TempPathFactory,

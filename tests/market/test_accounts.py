@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.thoroughness import examples
 
 from bursar.market.account_records import BANK, LARGEST, LedgerAccount, SpendingQuota
 from bursar.market.accounts import Accounts
@@ -185,7 +186,7 @@ class AccountsMachine(RuleBasedStateMachine):
 
 
 TestAccounts = AccountsMachine.TestCase
-TestAccounts.settings = settings(max_examples=40, stateful_step_count=40)
+TestAccounts.settings = settings(max_examples=examples(40), stateful_step_count=40)
 
 
 def funded(amount: int = 1000) -> Accounts:

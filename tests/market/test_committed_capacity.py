@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.market.pricing import Commitment, CommittedCapacity
 
@@ -36,7 +37,7 @@ def free(commitments: Iterable[Commitment], start: float, end: float) -> int:
 
 
 @given(STEPS, TIMES, st.integers(1, 6), st.integers(1, 6))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_every_answer_is_what_the_promises_leave(
     steps: list[tuple[str, ...]], moment: float, seconds: int, processors: int
 ) -> None:

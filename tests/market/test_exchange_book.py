@@ -5,6 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.thoroughness import examples
 
 from bursar.market.exchange_book import (
     NOT_CONFIRMED,
@@ -51,7 +52,7 @@ def order(
 
 
 @given(books(), st.floats(0, 1), st.randoms(use_true_random=False))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_nobody_trades_beyond_a_limit_and_nothing_is_lost(
     book: list[ExchangeOrder], k: float, chance: random.Random
 ) -> None:
@@ -87,7 +88,7 @@ def test_nobody_trades_beyond_a_limit_and_nothing_is_lost(
     st.lists(st.integers(1, 10**9), max_size=6),
     st.lists(st.integers(1, 9), max_size=5),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_shares_give_every_processor_away_and_conserve_money(
     bids: list[int], asks: list[int]
 ) -> None:

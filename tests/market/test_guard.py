@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.thoroughness import examples
 
 from bursar.market.guard import LEAD, BudgetDrain, BudgetGuard, BudgetHalt, BudgetWarning
 from bursar.market.lease import Lease
@@ -455,8 +456,8 @@ class RecordedMachine(RuleBasedStateMachine):
 
 TestGuardMachine = GuardMachine.TestCase
 TestRecordedMachine = RecordedMachine.TestCase
-TestRecordedMachine.settings = settings(max_examples=100, stateful_step_count=30)
-TestGuardMachine.settings = settings(max_examples=100, stateful_step_count=30)
+TestRecordedMachine.settings = settings(max_examples=examples(100), stateful_step_count=30)
+TestGuardMachine.settings = settings(max_examples=examples(100), stateful_step_count=30)
 
 
 def test_a_lease_to_come_is_covered_and_not_paid_before_it_begins() -> None:

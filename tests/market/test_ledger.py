@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.thoroughness import examples
 
 from bursar.market.account_records import (
     BOOK_CHART,
@@ -274,12 +275,12 @@ def repeat(ledger: Ledger, row: Transfer, chart: ChartOfAccounts) -> Transfer | 
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=40)
+TestLedger.settings = settings(max_examples=examples(60), stateful_step_count=40)
 
 
 class TestLongLedger(LedgerMachine.TestCase):
     pytestmark = pytest.mark.long
-    settings = settings(max_examples=2_000, stateful_step_count=60)
+    settings = settings(max_examples=examples(2_000), stateful_step_count=60)
 
 
 def used() -> Ledger:

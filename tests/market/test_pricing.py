@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.market.pricing import PriceQuery, adjusted, next_change, unit_price
 from bursar.model.money import (
@@ -98,7 +99,7 @@ def test_hours_that_begin_in_the_hour_that_comes_twice_begin_twice() -> None:
     st.sampled_from(["2026-03-06", "2026-03-27", "2026-04-03", "2026-10-02", "2026-10-30"]),
     st.integers(0, 400),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_price_stays_until_the_next_change_and_changes_then(
     begin: int, end: int, days: set[int], zone: str, day: str, quarter: int
 ) -> None:

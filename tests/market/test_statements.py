@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.formats.units import Period, parse_period
 from bursar.market.account_records import LedgerAccount
@@ -65,7 +66,7 @@ def played(history: list[tuple[str, str, str, str, int, int]]) -> Accounts:
     return accounts
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(moves, max_size=40), st.integers(0, 60))
 def test_statements_add_up_to_the_balances(history: list, day: int) -> None:
     """Opening and lines make closing; one period's closing is the next one's opening."""
@@ -87,7 +88,7 @@ def test_statements_add_up_to_the_balances(history: list, day: int) -> None:
         assert len(first.lines) + len(second.lines) == len(whole.lines)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(moves, max_size=40), st.integers(0, 60))
 def test_invoices_add_up_to_what_providers_have(history: list, day: int) -> None:
     """Over users and over periods, to the micro-unit."""
@@ -107,7 +108,7 @@ def test_invoices_add_up_to_what_providers_have(history: list, day: int) -> None
             assert invoice.total == invoice.subtotal - invoice.refunds
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(moves, max_size=40), st.data())
 def test_two_books_reconcile_to_the_unit(history: list, data: st.DataObject) -> None:
     """Copies agree in any order; one row changed by one unit, or left out, is told."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
+from tests.thoroughness import examples
 
 from bursar.market.agreement import Agreement, DealTemplate
 from bursar.market.negotiation.auctioneers import SealedAuctioneer
@@ -326,7 +327,7 @@ class Troubled:
 
 
 @given(acts, st.integers(0, 2**32), st.booleans())
-@settings(max_examples=75)
+@settings(max_examples=examples(75))
 def test_capacity_is_never_oversold_whatever_is_lost_repeated_or_reordered(
     script: list[tuple[str, str, DealTemplate]], seed: int, holds: bool
 ) -> None:

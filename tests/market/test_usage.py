@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.market.agreement import SignedRecord, UsageRecord
 from bursar.market.lease import Lease
@@ -82,7 +83,7 @@ def test_what_was_agreed_on_bounds_what_is_paid_and_what_is_missing() -> None:
     assert undelivered([short], terms) == 1400 * MICROS
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(records, unique_by=lambda r: r.job, max_size=8), st.randoms())
 def test_a_charge_does_not_depend_on_the_order(
     found: list[UsageRecord], chance: random.Random
@@ -121,7 +122,7 @@ def test_a_record_checks_itself(make: Callable[[], object]) -> None:
         make()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(records, st.data())
 def test_a_signed_record_verifies_until_any_bit_is_changed(
     usage: UsageRecord, data: st.DataObject
@@ -163,7 +164,7 @@ def test_a_whole_chain_has_no_fault() -> None:
     assert check_chain(chain(5), PUBLIC) == []
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(2, 7), st.data())
 def test_a_record_left_out_repeated_or_moved_is_noticed(count: int, data: st.DataObject) -> None:
     whole = chain(count)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar import profile_kernel
 from bursar.model.slot import ResourceProfile
@@ -73,7 +74,7 @@ def _all_three(
 
 
 @given(CHANGES)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_steps_are_what_is_free_and_neighbours_differ(
     changes: list[tuple[float, float, int]],
 ) -> None:
@@ -98,7 +99,7 @@ def test_steps_are_what_is_free_and_neighbours_differ(
 
 
 @given(CHANGES, TIMES, ENDS)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_least_free_is_the_minimum_over_the_interval(
     changes: list[tuple[float, float, int]], begin: float, end: float
 ) -> None:
@@ -123,7 +124,7 @@ def test_least_free_is_the_minimum_over_the_interval(
     st.one_of(TIMES, st.just(math.inf)),
     st.one_of(TIMES, st.just(math.inf)),
 )
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_the_earliest_start_is_the_first_with_room(
     changes: list[tuple[float, float, int]],
     ready: float,
@@ -147,7 +148,7 @@ def test_the_earliest_start_is_the_first_with_room(
 
 
 @given(CHANGES, TIMES, st.integers(1, 9))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_integrals_and_sums_are_areas(
     changes: list[tuple[float, float, int]], begin: float, length: int
 ) -> None:
@@ -169,7 +170,7 @@ def test_integrals_and_sums_are_areas(
 
 
 @given(CHANGES, TIMES)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_layers_are_the_free_area_in_long_pieces(
     changes: list[tuple[float, float, int]], begin: float
 ) -> None:

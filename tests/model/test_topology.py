@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.model.errors import InputError
 from bursar.model.network import Duplex, NetworkLink, Routing, Topology
@@ -178,7 +179,7 @@ networks = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(drawn=networks, routing=st.sampled_from(["latency", "widest"]))
 def test_no_other_way_is_better(
     drawn: list[tuple[tuple[str, str], float, float, Duplex]], routing: Routing

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.papers.checking import check_findings
+from tests.thoroughness import examples
 
 from bursar.model.provisioning import ACQUISITIONS, Acquisition, AcquisitionPolicy
 from bursar.model.trace import Trace
@@ -137,7 +138,7 @@ def test_never_more_workers_than_wanted_or_free(policy: Acquisition) -> None:
         assert len(times) == (free if policy == "optimal" else WANTED)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     sizes=st.lists(st.integers(1, 8), min_size=1, max_size=12),
     free=st.tuples(st.integers(0, 20), st.integers(0, 10)),
@@ -303,7 +304,7 @@ def test_only_whole_tasks_are_useful() -> None:
 
 
 @pytest.mark.ci
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     jobs=st.lists(
         st.tuples(st.integers(0, 7000), st.integers(1, 10), st.integers(60, 9000)),

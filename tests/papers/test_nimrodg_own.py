@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from tests.papers.checking import check_findings
+from tests.thoroughness import examples
 
 from bursar.api.simulating import simulate
 from bursar.model.errors import InputError
@@ -23,7 +24,7 @@ from bursar_papers.nimrodg_own import KNOWN, RULE, UNKNOWN, bounds
     budget=st.sampled_from([2_000, 10_000, 30_000, 100_000]),
     strategy=st.sampled_from(["cost", "time"]),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_bound_is_that_of_the_linear_programme(
     work: list[float], deadline: int, budget: int, strategy: str
 ) -> None:

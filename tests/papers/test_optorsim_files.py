@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.model.errors import InputError
 from bursar_papers.optorsim.background import STEPS, read_background, read_measured
@@ -332,7 +333,7 @@ def test_what_is_wrong_is_said_at_its_line(
 
 @pytest.mark.parametrize("name", READERS)
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

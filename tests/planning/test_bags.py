@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.random_problems import site_lists
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
@@ -90,7 +91,7 @@ def _use_lease(problem: PlanningProblem, caps: list[int], s: int, used: list[boo
 
 
 @given(runtimes=RUNTIMES, sites=site_lists(), choice=st.randoms(use_true_random=False))
-@settings(max_examples=120)
+@settings(max_examples=examples(300))
 def test_tasks_go_where_the_plain_twin_puts_them(
     runtimes: list[float], sites: list[SiteFacts], choice: object
 ) -> None:
@@ -110,7 +111,7 @@ def test_tasks_go_where_the_plain_twin_puts_them(
     whole=st.booleans(),
     choice=st.randoms(use_true_random=False),
 )
-@settings(max_examples=120)
+@settings(max_examples=examples(300))
 def test_schedules_and_costs_are_those_of_the_profiles(
     runtimes: list[float], sites: list[SiteFacts], whole: bool, choice: object
 ) -> None:
@@ -139,7 +140,7 @@ def test_schedules_and_costs_are_those_of_the_profiles(
 
 
 @given(runtimes=RUNTIMES, sites=site_lists(), choice=st.randoms(use_true_random=False))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_machine_code_and_plain_python_agree(
     runtimes: list[float], sites: list[SiteFacts], choice: object
 ) -> None:

@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
@@ -100,7 +101,7 @@ def _first_room(
 
 
 @given(workflow=tiny_workflows(), sites=tiny_sites(), overhead=st.sampled_from([0.0, 0.5]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_schedule_at_all_beats_a_bound(
     workflow: Workflow, sites: list[SiteFacts], overhead: float
 ) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Workflow
 from bursar.model.network import Link
@@ -152,7 +153,7 @@ def _cost(problem: PlanningProblem, plan: Schedule) -> float:
     return float((slots.unit_price * paid + slots.fixed_price)[paid > 0].sum())
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_no_plan_beats_a_bound(problem: PlanningProblem, seed: int) -> None:
     """
@@ -169,7 +170,7 @@ def test_no_plan_beats_a_bound(problem: PlanningProblem, seed: int) -> None:
     assert costs.min() >= bounds[-1]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_every_row_holds_for_every_plan(problem: PlanningProblem, seed: int) -> None:
     """
@@ -227,7 +228,7 @@ def _assert_holds(programme: LinearProgramme, solution: np.ndarray) -> None:
     assert (programme.matrix @ solution >= programme.least - 1e-7).all()
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(100))
 @given(problems(), st.lists(st.floats(0.5, 40.0), min_size=2, max_size=4))
 def test_a_later_deadline_costs_no_more(problem: PlanningProblem, moments: list[float]) -> None:
     """
@@ -261,7 +262,7 @@ def _fits_plainly(room: EmptySlotCapacity, makespan: float) -> bool:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(problems(), st.lists(st.floats(0.5, 60.0), min_size=2, max_size=8))
 def test_orders_kept_from_the_last_makespan_change_no_answer(
     problem: PlanningProblem, makespans: list[float]
@@ -271,7 +272,7 @@ def test_orders_kept_from_the_last_makespan_change_no_answer(
         assert room.fits(makespan) == _fits_plainly(room, makespan)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_the_tree_finds_what_every_window_would(data: st.DataObject) -> None:
     """
@@ -300,7 +301,7 @@ def test_the_tree_finds_what_every_window_would(data: st.DataObject) -> None:
 
 
 @given(problem=problems(), seed=st.integers(0, 99))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_relaxed_shares_cost_no_more_than_a_plan(problem: PlanningProblem, seed: int) -> None:
     """
     Of slots paid whole: a plan buys all of each that it uses, the relaxation part of some.

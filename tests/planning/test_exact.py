@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.planning.random_problems import site_lists, workflows
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
@@ -37,7 +38,8 @@ needs_solver = pytest.mark.skipif(
     find_spec("ortools") is None, reason="needs OR-Tools: pip install 'bursar[exact]'"
 )
 few = settings(
-    max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(25),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 LONG = 60.0
 """Seconds; no instance here takes one."""

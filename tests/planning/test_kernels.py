@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
@@ -53,7 +54,7 @@ def _sites(facts: list[tuple[int, float]]) -> list[SiteFacts]:
 
 
 @given(workflow=workflows(), facts=SITES)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_ranks_are_the_longest_way_to_the_end(
     workflow: Workflow, facts: list[tuple[int, float]]
 ) -> None:
@@ -69,7 +70,7 @@ def test_ranks_are_the_longest_way_to_the_end(
 
 
 @given(workflow=workflows(), facts=SITES)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_placing_is_heft_with_gaps_filled(
     workflow: Workflow, facts: list[tuple[int, float]]
 ) -> None:
@@ -170,7 +171,7 @@ def test_ranks_and_bounds_of_a_bag_are_those_of_the_kernels(runtimes: list[float
 
 
 @given(workflow=workflows(), facts=SITES)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_plan_beats_a_bound(workflow: Workflow, facts: list[tuple[int, float]]) -> None:
     from bursar.planning.trade_off_solver import trade_off
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.random_problems import site_lists, workflows
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Goal, Workflow
 from bursar.model.errors import InputError
@@ -46,7 +47,7 @@ def _front(workflow: Workflow, sites: list[SiteFacts], **options: object) -> Par
 
 @pytest.mark.parametrize("method", METHODS)
 @given(workflow=workflows(), sites=site_lists(), whole=st.booleans())
-@settings(max_examples=20)
+@settings(max_examples=examples(40))
 def test_every_plan_of_every_method_keeps_the_rules(
     method: Method, workflow: Workflow, sites: list[SiteFacts], whole: bool
 ) -> None:
@@ -284,7 +285,7 @@ def _some_instance(seed: int, tasks: int = 14, slots: int = 10) -> tuple[Workflo
     ),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_tasks_moved_one_by_one_are_in_the_order_of_all_sorted(
     workflow: Workflow, moves: list[tuple[int, float]], seed: int
 ) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import assume, given, settings
 from tests.planning.random_problems import site_lists, workflows
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
@@ -14,7 +15,7 @@ from bursar.planning.schedulers import TimeReversedProblem, schedule
 
 
 @given(workflow=workflows(), sites=site_lists(slots_each=6))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_parents_still_come_first_when_pushed_late(
     workflow: Workflow, sites: list[SiteFacts]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.planning.random_problems import site_lists, workflows
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Workflow
 from bursar.model.site import SiteFacts
@@ -101,7 +102,7 @@ def _by_processor(
 
 
 @given(workflow=workflows(most=12), sites=site_lists(), choice=st.randoms(use_true_random=False))
-@settings(max_examples=100)
+@settings(max_examples=examples(200))
 def test_tasks_go_where_the_plain_twin_puts_them(
     workflow: Workflow, sites: list[SiteFacts], choice: object
 ) -> None:
@@ -183,7 +184,7 @@ def test_blocks_and_groups_pass_over_nothing_that_fits(
 
 
 @given(workflow=workflows(most=12, least_runtime=1), sites=site_lists())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_plans_stand_before_the_validator(workflow: Workflow, sites: list[SiteFacts]) -> None:
     problem = _one_processor_each(workflow, sites)
     with pytest.MonkeyPatch.context() as patch:
@@ -201,7 +202,7 @@ def test_plans_stand_before_the_validator(workflow: Workflow, sites: list[SiteFa
 
 
 @given(workflow=workflows(most=12), sites=site_lists(), whole=st.booleans())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_what_many_purchases_come_to_is_what_their_schedules_cost(
     workflow: Workflow, sites: list[SiteFacts], whole: bool
 ) -> None:

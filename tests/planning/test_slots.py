@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.planning import reference_schedulers as plain
 from tests.planning.random_problems import site_lists, workflows
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
@@ -43,7 +44,7 @@ def _same(made: Schedule, twin: plain.Plain, problem: PlanningProblem) -> None:
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @given(workflow=workflows(), sites=site_lists(), choice=st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@settings(max_examples=examples(150))
 def test_every_scheduler_places_as_its_plain_twin(
     scheduler: Scheduler, workflow: Workflow, sites: list[SiteFacts], choice: object
 ) -> None:
@@ -64,7 +65,7 @@ def test_every_scheduler_places_as_its_plain_twin(
     sites=site_lists(),
     weight=st.sampled_from([0.0, 0.25, 1.0]),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_min_min_on_total_cost_is_what_its_figures_say(
     workflow: Workflow, sites: list[SiteFacts], weight: float
 ) -> None:
@@ -77,7 +78,7 @@ def test_min_min_on_total_cost_is_what_its_figures_say(
 
 
 @given(workflow=workflows(), sites=site_lists(), seed=st.integers(0, 99))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_threads_change_nothing(workflow: Workflow, sites: list[SiteFacts], seed: int) -> None:
     problem = _problem(workflow, sites)
     rng = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Workflow
 from bursar.model.errors import InputError
@@ -68,7 +69,7 @@ def linked(sites: list[SiteFacts]) -> list[SiteFacts]:
 
 
 @given(workflow=workflows(), sites=site_lists(), overhead=st.sampled_from([0.0, 0.25]))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_every_plan_of_the_curve_can_be_run(
     workflow: Workflow, sites: list[SiteFacts], overhead: float
 ) -> None:
@@ -130,7 +131,7 @@ def _check_money(sites: dict[str, SiteFacts], plan: Plan) -> None:
 
 
 @given(workflow=workflows(), sites=site_lists())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_the_curve_falls_and_nothing_tried_lies_below_it(
     workflow: Workflow, sites: list[SiteFacts]
 ) -> None:
@@ -149,7 +150,7 @@ def test_the_curve_falls_and_nothing_tried_lies_below_it(
 
 
 @given(workflow=workflows(), sites=site_lists())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_the_same_question_gets_the_same_answer(workflow: Workflow, sites: list[SiteFacts]) -> None:
     """To the last digit, the place of every task included."""
     one, two = trade_off(workflow, sites), trade_off(workflow, sites)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.valid_plans import Instance, instances, plan_of, slot, totalled
+from tests.thoroughness import examples
 
 from bursar.model.campaign import Workflow
 from bursar.model.network import Link
@@ -545,7 +546,7 @@ def test_each_purchase_of_an_outline_is_looked_at() -> None:
 
 
 @given(instances())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_random_valid_plans_pass(instance: Instance) -> None:
     """Slots of every kind at odd times, tasks across slots, transfers, tasks without duration."""
     assert violations(*instance) == []
@@ -589,7 +590,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
 
 
 @given(instances(), st.sampled_from(sorted(MUTATIONS)), st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(300))
 def test_a_task_placed_wrongly_is_told(instance: Instance, name: str, data: st.DataObject) -> None:
     """In any plan, of any task, the sentence names it."""
     plan, workflow, sites = instance
@@ -606,7 +607,7 @@ def test_a_task_placed_wrongly_is_told(instance: Instance, name: str, data: st.D
 
 
 @given(instances(), st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_purchase_of_another_shape_is_told(instance: Instance, data: st.DataObject) -> None:
     """Paid a little too long, too wide or too cheaply, with totals that follow."""
     plan, workflow, sites = instance
@@ -632,7 +633,7 @@ def test_a_purchase_of_another_shape_is_told(instance: Instance, data: st.DataOb
 
 
 @given(instances(), st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_totals_that_are_a_little_off_are_told(instance: Instance, data: st.DataObject) -> None:
     """One sentence, whichever it is; what floats lose is let pass."""
     plan, workflow, sites = instance

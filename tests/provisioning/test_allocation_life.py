@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.thoroughness import examples
 
 from bursar.model.allocation import Allocation, AllocationLoss, AllocationState
 from bursar.provisioning.allocation_life import LATE, AllocationLife, LifeAction
@@ -366,11 +367,11 @@ class Lives(RuleBasedStateMachine):
 class TestLives(Lives.TestCase):  # type: ignore[misc]
     """The laws, tried briefly."""
 
-    settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.long
 class TestManyLives(Lives.TestCase):  # type: ignore[misc]
     """The laws, tried at length."""
 
-    settings = settings(max_examples=3000, stateful_step_count=60, deadline=None)
+    settings = settings(max_examples=examples(3000), stateful_step_count=60, deadline=None)

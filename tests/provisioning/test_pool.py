@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.provisioning.pool_rig import Ground, Work, World
+from tests.thoroughness import examples
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationLoss, AllocationRequest
 from bursar.model.provisioning import (
@@ -621,7 +622,7 @@ silences = st.lists(
 """Processors that fall silent, from when until when: of the first requests, one after the other."""
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(100))
 @given(grounds(), work, st.integers(0, 7), st.sampled_from([None, 2000.0]), silences)
 def test_a_pool_keeps_its_limits_leaks_nothing_and_comes_to_rest(
     sites: dict[str, Ground],
@@ -674,7 +675,7 @@ def test_a_pool_keeps_its_limits_leaks_nothing_and_comes_to_rest(
         assert set(made.losses) == set(made.asks)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(grounds(), st.integers(1, 60), st.sampled_from([1, 1, 3]))
 def test_a_load_that_does_not_change_moves_nothing(
     sites: dict[str, Ground], tasks: int, width: int
@@ -691,7 +692,7 @@ def test_a_load_that_does_not_change_moves_nothing(
     assert [d for _, d in made.log[settled:] if isinstance(d, AllocationRequest)] == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(views("a"), st.integers(1, 90))
 def test_requests_sum_to_what_was_asked(view: PoolSite, tasks: int) -> None:
     """As many processors as tasks wait, or as may be; all in the first breath."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.remote.conftest import BodyWithoutConnection, Line, client_of, params_of, simulated
+from tests.thoroughness import examples
 
 from bursar.remote.http_transport import (
     ClientRequest,
@@ -100,7 +101,7 @@ async def cursors(service: Service, after: int = 0, **options: Any) -> list[int]
     return [result.cursor async for result in client.results("h", after, **options)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     total=st.integers(0, 30),
     after=st.integers(0, 30),

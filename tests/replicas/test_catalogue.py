@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.model.errors import BursarError, InputError
 from bursar.model.matching import Replica
@@ -249,7 +250,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(STEPS)
 def test_it_says_what_a_plain_dictionary_says(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str, int | None, str]]

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.replicas.copying import TransferRateLimiter
 
@@ -23,7 +24,7 @@ def test_a_bandwidth_is_positive_and_finite(bandwidth: float) -> None:
         TransferRateLimiter(bandwidth)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.integers(100, 10**6),
     st.lists(st.tuples(st.integers(1, 10**5), st.floats(0, 3)), min_size=1, max_size=50),

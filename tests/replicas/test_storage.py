@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.replicas.servers import sha256
 from tests.small_disk import small_disk
+from tests.thoroughness import examples
 
 from bursar.model.errors import InputError
 from bursar.replicas.content import LogicalFileContent, StorageFull, TargetFailed
@@ -449,4 +450,4 @@ class StorageMachine(RuleBasedStateMachine):
 
 
 TestStorageMachine = StorageMachine.TestCase
-TestStorageMachine.settings = settings(max_examples=25, stateful_step_count=20)
+TestStorageMachine.settings = settings(max_examples=examples(25), stateful_step_count=20)

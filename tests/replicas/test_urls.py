@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.replicas.content import join_url, normalise_url, redact_url, redact_urls
 
@@ -27,7 +28,7 @@ def test_passwords_and_signatures_are_left_out(url: str, expected: str) -> None:
 WORD = st.text(st.characters(categories=["L", "N"], exclude_characters="/"), min_size=8)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.sampled_from(["http", "https", "ssh", "sftp"]), WORD, WORD)
 def test_no_password_is_ever_shown(scheme: str, user: str, secret: str) -> None:
     """Nor in somebody else's line about it."""

@@ -148,6 +148,7 @@ def test_what_the_page_holds_is_the_run(page: Path) -> None:
     assert page.stat().st_size < 300 * size + 130_000  # with the table of tasks and its code
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "which",
     [

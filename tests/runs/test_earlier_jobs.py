@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.api.known_campaign import foresee
 from bursar.history.columns import ObservationColumns, columns_of, joined_columns
@@ -171,7 +172,7 @@ def told(columns: ObservationColumns) -> list[tuple[object, ...]]:
     return sorted(rows)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(observations, max_size=8), st.lists(observations, max_size=8))
 def test_columns_in_memory_are_those_that_a_history_reads(
     tmp_path_factory: pytest.TempPathFactory,

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.dispatch.journal import RunJournal
 from bursar.dispatch.journal_records import RunEvent
@@ -171,7 +172,7 @@ class Killed(Exception):
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(

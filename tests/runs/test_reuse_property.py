@@ -17,6 +17,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.api.reusing import reusing
 from bursar.dispatch.journal import RunJournal
@@ -237,7 +238,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_what_reruns_is_what_differs_and_all_results_are_those_of_a_rerun(
     steps: list[tuple[list[tuple[Any, ...]], set[int] | None]],

@@ -381,6 +381,7 @@ def test_a_plan_of_unknown_run_times_is_not_followed(tmp_path: Path) -> None:
     assert {lease.processors for lease in read_run(run.folder).leases} == {4}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [pytest.param("stopped", "stopped by the user", marks=pytest.mark.ci), ("amended", "")],

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sealing.sealing_rig import DAY, NOW, World
+from tests.thoroughness import examples
 
 from bursar.model.errors import InputError
 from bursar.model.site import SealLevel
@@ -29,7 +30,7 @@ WORLD = World()
     answer=st.binary(max_size=5_000),
     about=st.text(max_size=100),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_what_is_sealed_arrives(
     level: SealLevel, payload: bytes, answer: bytes, about: str
 ) -> None:
@@ -63,7 +64,7 @@ RESULTS = {level: WORLD.opener().open(task).seal(b"result") for level, task in T
 
 
 @given(level=st.sampled_from(LEVELS), data=st.data())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_any_flipped_bit_of_a_task_is_refused(level: SealLevel, data: st.DataObject) -> None:
     """
     A task that was altered on its way is not run.
@@ -73,7 +74,7 @@ def test_any_flipped_bit_of_a_task_is_refused(level: SealLevel, data: st.DataObj
 
 
 @given(level=st.sampled_from(LEVELS), data=st.data())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_any_flipped_bit_of_a_result_is_refused(level: SealLevel, data: st.DataObject) -> None:
     """
     A result that was altered on its way is not believed.
@@ -87,7 +88,7 @@ def test_any_flipped_bit_of_a_result_is_refused(level: SealLevel, data: st.DataO
     cut=st.integers(min_value=1, max_value=400),
     more=st.binary(max_size=9),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_cut_or_lengthened_envelope_is_refused(level: SealLevel, cut: int, more: bytes) -> None:
     """
     What is missing at the end, or was put there, is noticed.
@@ -98,7 +99,7 @@ def test_a_cut_or_lengthened_envelope_is_refused(level: SealLevel, cut: int, mor
 
 
 @given(data=st.binary(max_size=300), versioned=st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_anything_else_is_refused_by_both_ends(data: bytes, versioned: bool) -> None:
     """
     Bytes that are no envelope raise the one error, whatever they are.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.dispatch.journal_records import epoch_of
 from bursar.model.errors import BursarError
@@ -21,7 +22,7 @@ def _run(main: Any) -> Any:
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=20))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_timers_fire_in_order_at_their_moment(delays: list[float]) -> None:
     """To the last bit, however far away: nothing is lost to sums of times."""
 

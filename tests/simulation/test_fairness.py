@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.simulation.fairness import fill_progressively, recompute_rates
 
@@ -122,7 +123,7 @@ lanes_of = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(lanes=lanes_of, capacity=st.lists(small, min_size=5, max_size=5))
 def test_the_kernel_does_what_fractions_do(
     lanes: list[tuple[list[int], Fraction, Fraction | None]], capacity: list[Fraction]
@@ -133,7 +134,7 @@ def test_the_kernel_does_what_fractions_do(
     assert filled(lanes, capacity) == pytest.approx([float(p) for p in by_hand], rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     lanes=lanes_of,
     capacity=st.lists(positive, min_size=5, max_size=5),

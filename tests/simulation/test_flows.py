@@ -11,6 +11,7 @@ from typing import ClassVar
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.model.errors import InputError
 from bursar.model.network import BandwidthProfile, Duplex, NetworkLink, Topology
@@ -413,7 +414,7 @@ def ends_by_hand(
     return [ends[i] for i in range(len(flows))]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @example(
     flows=[
         *[(0, ("a", "b"), 1, None, 1)] * 6,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.cluster.job_table import Policy
 from bursar.cluster.simulation import simulate
@@ -44,7 +45,7 @@ def trace(seed: int = 0, jobs: int = 300, processors: int = 32) -> Trace:
     policy=st.sampled_from(["fcfs", "easy", "conservative"]),
     loose=st.sampled_from([1.0, 1.5, None]),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_best_effort_is_the_plain_simulation_of_the_same_jobs(
     seed: int, at: int, policy: Policy, loose: float | None
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.valid_plans import Instance, instances
 from tests.simulation.test_loaded import trace
+from tests.thoroughness import examples
 
 import bursar
 from bursar.api.simulating import Simulation, simulate
@@ -62,7 +63,7 @@ def _as_dict(site: SiteFacts) -> dict[str, Any]:
 
 
 @given(instances())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_task_of_a_valid_plan_runs_later_than_planned(
     tmp_path_factory: pytest.TempPathFactory, instance: Instance
 ) -> None:
@@ -118,7 +119,7 @@ def _workflow(seed: int, tasks: int = 20) -> Workflow:
     at=st.integers(0, 9000),
     policy=st.sampled_from(["fcfs", "easy", "conservative"]),
 )
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_best_effort_by_the_broker_is_best_effort_by_the_machine(
     tmp_path_factory: pytest.TempPathFactory, seed: int, at: int, policy: Policy
 ) -> None:

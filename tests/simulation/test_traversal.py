@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.test_loaded import trace
+from tests.thoroughness import examples
 
 from bursar.cluster.job_table import Policy
 from bursar.cluster.machine import Machine
@@ -31,7 +32,7 @@ def by_probe(machine: Machine, processors: int, seconds: float) -> float:
     processors=st.integers(1, 32),
     seconds=st.integers(1, 400),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_asking_is_what_a_probe_in_a_copy_finds(
     seed: int, at: int, policy: Policy, loose: float | None, processors: int, seconds: int
 ) -> None:
@@ -47,7 +48,7 @@ def test_asking_is_what_a_probe_in_a_copy_finds(
 
 
 @given(seed=st.integers(0, 50), at=st.integers(0, 9000), policy=POLICY, width=st.integers(1, 32))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_it_comes_true_where_estimates_do_and_nobody_else_comes(
     seed: int, at: int, policy: Policy, width: int
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import gamma
+from tests.thoroughness import examples
 
 from bursar.formats.trace_files import read_swf
 from bursar.model.errors import InputError
@@ -136,7 +137,7 @@ def test_a_second_copy_is_the_same_jobs_a_week_later(
 
 
 @given(JOBS, st.floats(0, 1), st.floats(0, 1200), st.integers(0, 10))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_probability_for_a_load_is_found(
     rows: list[tuple[int, int, int]], share: float, shift: float, seed: int
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.model.site import SiteFacts
 from bursar.sites.owners import OwnersBook
@@ -298,7 +299,7 @@ def carry_out(
     raise AssertionError(f"not over after {until} s: {runs}")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.integers(1, 5),
     st.lists(

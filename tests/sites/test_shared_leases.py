@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.sites.shared_leases import (
     TABLES,
@@ -288,7 +289,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 6), steps)
 def test_what_all_pay_is_the_price_of_the_rectangle(
     machine: int, history: list[tuple[str, str, int, int]]

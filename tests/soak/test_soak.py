@@ -1,4 +1,4 @@
-"""Rounds of live faults: a few by default, hundreds by ``make test-long``."""
+"""Rounds of live faults: a few in continuous integration, hundreds by ``make test-long``."""
 
 import random
 import time
@@ -37,6 +37,7 @@ def hold(target: Target, folder: Path, numbers: list[int]) -> None:
     assert [path.name for path in folder.iterdir() if path.name != "shared"] == []
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(600)
 def test_a_few_rounds_on_runs_of_this_machine(tmp_path: Path) -> None:
     """Runs and workers are killed: results, money, files and processes are as promised."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.store.keeper import Keeper, process_of_its_own, simulated, store_on
+from tests.thoroughness import examples
 
 from bursar.store import Position
 from bursar_devtools.faults.simulated_disk import SimulatedStorage
@@ -105,7 +106,7 @@ async def lives(storage: SimulatedStorage, chance: random.Random) -> int:
     return killed
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(seed=st.integers(0, 2**64 - 1))
 # Killed twice while the database is made, and the journal of that comes back in a power cut.
 @example(seed=89727531)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.worker.confined_files import DEEPEST, ConfinedFiles, open_folder, parts_of
 from bursar.worker.staging import StagingError
@@ -198,7 +199,7 @@ ENTRIES = st.lists(
 
 
 @settings(
-    max_examples=150,
+    max_examples=examples(150),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(entries=ENTRIES, name=PATHS, stays=st.booleans())

@@ -3,6 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.thoroughness import examples
 
 from bursar.dispatch.wire import BATCH_SIZE
 from bursar.model.task import Outcome, Status
@@ -97,7 +98,7 @@ class Books(RuleBasedStateMachine):
         assert self.holding.unsent == len(self.ended) - len(self.said)
 
 
-Books.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+Books.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestBooks = Books.TestCase
 
 

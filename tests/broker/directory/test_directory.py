@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.directory.sites import Clock, Site, said
+from tests.thoroughness import examples
 
 from bursar.broker.information_index import InformationIndex
 from bursar.broker.matchmaking.broker_interfaces import IndexReader
@@ -192,7 +193,7 @@ def test_an_index_that_nobody_reads_does_not_fill_up() -> None:
     silent=st.lists(st.tuples(st.integers(0, 100), st.integers(1, 60)), max_size=3),
     looks=st.lists(st.integers(0, 200), max_size=20),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_no_age_is_below_the_delay_or_above_the_expiry(
     every: int, delay: int, silent: list[tuple[int, int]], looks: list[int]
 ) -> None:

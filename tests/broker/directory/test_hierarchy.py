@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.directory.sites import Clock, Site
+from tests.thoroughness import examples
 
 from bursar.broker.status_feeds import IndexHierarchy, IndexLevel, build_hierarchy
 from bursar.model.errors import InputError
@@ -82,7 +83,7 @@ DURATION = st.integers(1, 20)
     levels=st.lists(st.tuples(DURATION, st.integers(0, 15), st.integers(0, 10)), min_size=1),
     looks=st.lists(st.integers(0, 300), min_size=1, max_size=30),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_an_age_is_at_least_the_delays_and_at_most_these_and_the_intervals(
     levels: list[tuple[int, int, int]], looks: list[int]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.matchmaking.broker_rig import Asked, Grid, job, site, status
+from tests.thoroughness import examples
 
 from bursar.broker.matchmaking.broker import SiteMatch
 from bursar.model.errors import InputError, SiteError
@@ -370,7 +371,7 @@ def test_only_what_an_expression_reads_makes_it_be_held_anew() -> None:
         max_size=12,
     )
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_kept_answers_are_those_that_a_new_broker_gives(steps: list[Any]) -> None:
     """Whatever is published in between, a broker that remembers matches as one that cannot."""
     sites = [site(name, 2 + i, attributes={"N": i}) for i, name in enumerate("abcd")]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
+from tests.thoroughness import examples
 
 from bursar.broker.matchmaking import choice
 from bursar.broker.matchmaking.choice import RULES, pick, probabilities
@@ -135,7 +136,7 @@ def test_a_rule_that_is_none_says_which_there_are() -> None:
 
 
 @given(RANKS, st.sampled_from(CHOICES))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_probabilities_are_such_and_the_better_site_has_no_less(
     ranks: np.ndarray, rule: str
 ) -> None:

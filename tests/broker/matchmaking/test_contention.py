@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.matchmaking.broker_rig import Grid, job, site, status
+from tests.thoroughness import examples
 
 from bursar.broker.matchmaking.inflight import LEAST_SPANS, MOST, PART, ContentionModel
 
@@ -56,7 +57,7 @@ def test_jobs_of_no_length_tell_nothing() -> None:
         st.tuples(st.floats(0, 1e4), st.floats(0, 1e6), st.floats(0, 1e4)), min_size=1, max_size=50
     )
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_it_is_a_share_whatever_comes(jobs: list[tuple[float, float, float]]) -> None:
     """And the toll is finite."""
     crowding, now = ContentionModel(3.0), 0.0

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.matchmaking.broker_rig import site
+from tests.thoroughness import examples
 
 from bursar.broker.matchmaking.inflight import ASSUMED_RUNTIME, InFlightJobs
 from bursar.broker.matchmaking.status_table import PublishedStatus
@@ -271,7 +272,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.randoms(use_true_random=False))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_it_gives_what_the_plain_twin_gives(events: list[Any], random: Any) -> None:
     """Whatever is told, in whatever order; what was forgotten because every reading counts it
     makes no difference."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
+from tests.thoroughness import examples
 
 from bursar.market.negotiation.auction import Auctioneer
 from bursar.market.negotiation.auctioneers import (
@@ -86,7 +87,7 @@ def sealed(values: list[int], reserve: int, **settings) -> SealedAuctioneer:
 
 
 @given(valuations, reserves)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_first_price_goes_to_the_highest_bid_that_meets_the_reserve(
     values: list[int], reserve: int
 ) -> None:
@@ -98,7 +99,7 @@ def test_first_price_goes_to_the_highest_bid_that_meets_the_reserve(
 
 
 @given(valuations, reserves)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_vickreys_winner_pays_the_second_price(values: list[int], reserve: int) -> None:
     """Or the reserve, where that is more."""
     outcome = sold(sealed(values, reserve, second_price=True), values)
@@ -114,7 +115,7 @@ def test_vickreys_winner_pays_the_second_price(values: list[int], reserve: int) 
 
 
 @given(valuations, st.integers(0, 60), st.integers(0, 5), reserves)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_nobody_gains_by_not_bidding_its_valuation_in_vickreys_auction(
     values: list[int], bid: int, who: int, reserve: int
 ) -> None:
@@ -128,7 +129,7 @@ def test_nobody_gains_by_not_bidding_its_valuation_in_vickreys_auction(
 
 
 @given(valuations, reserves)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_sealed_reverse_auctions_go_to_the_lowest(values: list[int], reserve: int) -> None:
     best = min(values)
     first = bought(sealed(values, reserve, reverse=True), values)
@@ -142,7 +143,7 @@ def test_sealed_reverse_auctions_go_to_the_lowest(values: list[int], reserve: in
 
 
 @given(valuations, reserves, st.integers(1, 15), st.booleans())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_english_ends_at_most_one_increment_from_the_second_valuation(
     values: list[int], reserve: int, increment: int, reverse: bool
 ) -> None:
@@ -198,7 +199,7 @@ def test_the_price_falls_at_a_multiple_of_the_period_whatever_rounding_makes_of_
 
 
 @given(valuations, reserves, st.integers(1, 15), st.booleans())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_dutch_ends_at_the_first_price_of_the_clock_that_somebody_takes(
     values: list[int], reserve: int, step: int, reverse: bool
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, WANTED, Shop, only
+from tests.thoroughness import examples
 
 from bursar.market.negotiation.bilateral import BargainingBuyer, BargainingOwner, Concession
 from bursar.market.trade_messages import CounterOffer, FinalOffer, Offer, Reject, TradeMessage
@@ -31,7 +32,7 @@ def talk(owner: BargainingOwner, buyer: BargainingBuyer) -> list[TradeMessage]:
 
 
 @given(amounts, amounts, amounts, amounts, rounds, rounds, betas, betas)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_it_ends_with_a_deal_exactly_when_the_reserves_overlap(
     list_price: int,
     least: int,

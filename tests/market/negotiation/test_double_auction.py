@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, WANTED, only
+from tests.thoroughness import examples
 
 from bursar.market.negotiation.clearing import LimitOrder, clear
 from bursar.market.trade_messages import Ask, Bid, InformOutcome, RejectBid, TradeMessage
@@ -22,7 +23,7 @@ def sides(bids: list[tuple[int, int]], asks: list[tuple[int, int]]) -> tuple[lis
 
 
 @given(orders, orders, st.floats(0, 1))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_trades_are_efficient_and_the_price_suits_everyone(
     bids: list, asks: list, k: float
 ) -> None:

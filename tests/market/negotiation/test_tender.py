@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.market.trading import NOW, UNITS, WANTED, manager, only, server
+from tests.thoroughness import examples
 
 from bursar.market.agreement import Terms
 from bursar.market.negotiation.tender import TenderBuyer
@@ -20,7 +21,7 @@ CLOSES = NOW + 60
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 4_000))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_the_cheapest_owner_within_the_limit_gets_it_and_all_know(
     prices: list[int], limit: int
 ) -> None:

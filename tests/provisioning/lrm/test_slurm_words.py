@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.formats.job_files import sbatch_options
 from bursar.model.errors import InputError, SiteError
@@ -127,7 +128,7 @@ def _is_whole(line: str) -> bool:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(st.integers(0, len(GOOD)), LINES), max_size=30))
 def test_odd_lines_spoil_no_other_job(odd: list[tuple[int, str]]) -> None:
     """Whatever stands between them, the answers about jobs are the same."""

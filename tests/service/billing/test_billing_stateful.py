@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.service.billing.billing_rig import MICROS, Shop
+from tests.thoroughness import examples
 
 from bursar.market.agreement import Agreement
 from bursar.model.site import SiteFacts
@@ -200,4 +201,4 @@ class Dealing(RuleBasedStateMachine):
 
 
 TestDealing = Dealing.TestCase
-TestDealing.settings = settings(max_examples=40, stateful_step_count=30)
+TestDealing.settings = settings(max_examples=examples(40), stateful_step_count=30)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.billing.billing_rig import MICROS, Shop
+from tests.thoroughness import examples
 
 from bursar.model.site import SiteFacts
 from bursar.remote import market_messages as market
@@ -458,7 +459,7 @@ limits = st.tuples(st.integers(1, 4), st.integers(1, 9))
     st.sampled_from([0.0, 0.03, 0.08]),
     st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_each_match_is_delivered_and_paid_once_whatever_is_killed(
     bids: list[tuple[int, int]],
     asks: list[tuple[int, int]],

@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 from tests.service.engine.engine_rig import World, outcome_of
+from tests.thoroughness import examples
 
 from bursar.model.task import Outcome, Status
 from bursar.remote import messages as api
@@ -299,6 +300,6 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=30,
 )

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.http.api_rig import World, problem
+from tests.thoroughness import examples
 
 from bursar.remote import messages as api
 from bursar.remote.routes import GZIP, PUT_ARCHIVE, TAR, ZIP
@@ -332,7 +333,7 @@ def test_what_is_in_the_way_is_not_followed(root: Path, tmp_path: Path) -> None:
     assert os.listdir(root) == ["b"]
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=examples(150), derandomize=True)
 @given(st.sampled_from([TAR, GZIP, ZIP]), st.integers(0, 2**32))
 def test_damage_anywhere_is_a_problem_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, kind: str, seed: int

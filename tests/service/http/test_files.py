@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.http.api_rig import World, problem, say
+from tests.thoroughness import examples
 
 from bursar.remote import messages as api
 from bursar.service.config import HttpLimits
@@ -478,7 +479,7 @@ def test_a_deep_tree_is_listed_as_far_as_names_go(world: World, root: Path) -> N
     assert [file.name for file in listed.files] == ["top"]
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=examples(200), derandomize=True)
 @given(st.text(st.characters(exclude_categories=()), max_size=40) | st.from_regex(r"[./a\0]{1,12}"))
 def test_a_name_that_is_taken_stays_inside(name: str) -> None:
     """

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.service.identity.identity_rig import DAY, NOW, Notebook, Turned, mode, new, run
+from tests.thoroughness import examples
 
 from bursar.model.errors import BursarError
 from bursar.remote.admin_messages import NewToken
@@ -61,7 +62,7 @@ def test_scopes_stand_side_by_side(book: JournalTokenStore) -> None:
 
 
 @given(text=st.text(max_size=100))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_nothing_else_is_a_token(text: str) -> None:
     """
     Whatever else a client sends, nobody is found, and nothing fails.

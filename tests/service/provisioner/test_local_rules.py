@@ -5,6 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.thoroughness import examples
 
 from bursar.model.allocation import Allocation, AllocationLoad, AllocationRequest
 from bursar.model.provisioning import ProcessorDemand
@@ -313,5 +314,5 @@ class Carried(RuleBasedStateMachine):
             assert is_shared(one.pool) or one.pool in self.wanted
 
 
-Carried.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+Carried.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25)
 TestCarried = Carried.TestCase

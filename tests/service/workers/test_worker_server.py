@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.service.engine.engine_rig import FakeJournal
 from tests.service.workers.server_rig import Wire, ended, running
+from tests.thoroughness import examples
 
 from bursar.dispatch.credential import (
     PilotTerms,
@@ -109,7 +110,7 @@ def test_nobody_is_let_in_who_should_not_be(journal: FakeJournal, hello: dict[st
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(

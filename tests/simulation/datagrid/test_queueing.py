@@ -32,6 +32,7 @@ def erlang_c(processors: int, load: float) -> float:
     return last / (sum(offered**k / math.factorial(k) for k in range(processors)) + last)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("processors", "load"), [(1, 0.6), pytest.param(4, 0.75, marks=pytest.mark.ci)]
 )

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.datagrid.grids import replica
+from tests.thoroughness import examples
 
 from bursar.simulation.datagrid.staging import ReplicaCatalogue, StorageElement
 
@@ -11,7 +12,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(STEPS, st.integers(0, 10))
 def test_what_is_used_stays_and_room_is_never_exceeded(
     steps: list[tuple[str, str]], limit: int

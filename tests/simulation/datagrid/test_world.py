@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulation.datagrid.grids import ONCE, job, load_of, replica, site, star
+from tests.thoroughness import examples
 
 from bursar.broker.status_feeds import IndexLevel
 from bursar.cluster.job_table import Policy as Discipline
@@ -102,7 +103,7 @@ def situations(draw: Callable[..., object]) -> dict[str, object]:
     }
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(situations())
 def test_every_job_is_at_one_place_at_every_event(situation: dict[str, object]) -> None:
     """

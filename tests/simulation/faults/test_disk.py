@@ -9,6 +9,7 @@ import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.store import DiskFull
 from bursar_devtools.faults.event_trace import EventTrace
@@ -43,7 +44,7 @@ def _content(storage: SimulatedStorage, name: str) -> bytes | None:
     st.integers(0, 3000),
     st.binary(max_size=3000),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_power_cut_keeps_what_was_synced(
     seed: int, synced: bytes, offset: int, loose: bytes
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.thoroughness import examples
 
 from bursar.remote.http_transport import ClientRequest, TransportError
 from bursar_devtools.faults.event_trace import EventTrace
@@ -55,7 +56,7 @@ class _Ear(asyncio.Protocol):
 
 
 @given(st.integers(0, 10_000), st.lists(st.binary(max_size=20), max_size=30))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_stream_keeps_order_and_loses_only_the_end(seed: int, said: list[bytes]) -> None:
     """What arrives is a beginning of what was said, and all of it while nothing breaks."""
 
