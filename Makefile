@@ -159,7 +159,7 @@ soak: schedulers $(VENV)/.made
 site: $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
-	$(BIN)/python -m pytest tests/test_site.py tests/examples/test_notebooks.py
+	$(BIN)/python -m pytest -m 'not long' tests/test_site.py tests/examples/test_notebooks.py
 
 # One version of the site among others, committed to the branch that is served (gh-pages).
 site-version: $(VENV)/.made

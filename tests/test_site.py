@@ -45,6 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.ci
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     """Neither scripts nor styles, fonts nor pictures."""
     pages = list(site.rglob("*.html"))
@@ -71,6 +72,7 @@ def test_every_page_is_in_the_navigation() -> None:
         assert page.relative_to(docs).as_posix() in listed
 
 
+@pytest.mark.ci
 def test_search_works_on_a_page_opened_as_a_file(site: Path, tmp_path: Path) -> None:
     """Without a server, in Chromium, which refuses workers there."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")

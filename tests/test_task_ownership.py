@@ -44,6 +44,7 @@ def test_every_task_has_an_owner() -> None:
         f"{module.relative_to(ROOT)}:{line}"
         for module in MODULES
         if module.name not in EXCEPTIONS
+        if any(word in module.read_text() for word in ("create_task", "ensure_future"))
         for line in bare_tasks(ast.parse(module.read_text()))
     }
     assert len(MODULES) > 500

@@ -168,7 +168,7 @@ def test_a_dearer_price_ahead_is_never_paid(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kind", ["simulated", "local"])
+@pytest.mark.parametrize("kind", ["simulated", pytest.param("local", marks=pytest.mark.ci)])
 def test_a_plan_that_begins_later_has_the_price_of_a_booking(
     tmp_path: Path, kind: str, hours: float, cost: float
 ) -> None:
@@ -184,6 +184,7 @@ def test_a_plan_that_begins_later_has_the_price_of_a_booking(
     assert begin == pytest.approx(0.0 if cost == 5.0 else HOUR / 2)
 
 
+@pytest.mark.ci
 def test_without_a_deadline_a_plan_does_not_wait(tmp_path: Path) -> None:
     """Nothing but time counts then."""
     file = tmp_path / "sites.toml"

@@ -171,6 +171,7 @@ def endless(run: str) -> str:
     return text.replace("sleep 0.2;", "[ -e $HERE/../go ] || sleep 0.2;")
 
 
+@pytest.mark.ci
 def test_two_runs_divide_the_machine(shared: Folder, stamps: Path) -> None:
     """The second is carried out while the first goes on, on the processors that there are."""
     shared.write("a.toml", endless("a"))

@@ -244,7 +244,7 @@ def test_no_address_holds_the_token(page: Page) -> None:
 
 
 @pytest.mark.parametrize("width", [1400, pytest.param(400, marks=pytest.mark.ci)])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.ci)])
 def test_every_view_is_drawn_and_fits(page: Page, width: int, dark: bool) -> None:
     """Nothing is wider than the window, and nothing complains."""
     page.size(width, dark=dark)

@@ -69,6 +69,7 @@ def test_major_outbreaks_have_the_final_size(r0: float, vaccinated: float) -> No
     np.testing.assert_allclose(infected, theory.final_size(r0, vaccinated), atol=0.005)
 
 
+@pytest.mark.ci
 def test_outbreaks_die_out_as_often_as_the_branching_process() -> None:
     """
     Over six points of the sweep the counts fit the branching process.

@@ -25,6 +25,7 @@ def test_there_are_notebooks() -> None:
 
 
 # The kernel's sockets belong to a loop of their own, whose end pytest's warnings would count.
+@pytest.mark.ci
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_a_notebook_runs_and_is_kept_with_its_output(

@@ -335,6 +335,7 @@ def write_again(history: History, forecasts: Sequence[ScoredForecast]) -> None:
         history.add_truths(facts.name, {one.forecast.share: one.truth})
 
 
+@pytest.mark.ci
 def test_a_run_is_planned_again_when_its_odds_fall_and_another_plan_has_better_ones(
     tmp_path: Path,
 ) -> None:

@@ -122,7 +122,10 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize("kind", LISTENERS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(one, marks=pytest.mark.ci if at else []) for at, one in enumerate(LISTENERS)],
+)
 @pytest.mark.parametrize(
     "connections",
     [2_000, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])],

@@ -155,7 +155,9 @@ def files_below(folder: Path) -> dict[str, tuple[bytes, bool]]:
     }
 
 
-@pytest.mark.parametrize("sees", [True, False], ids=["shared files", "files travel"])
+@pytest.mark.parametrize(
+    "sees", [True, pytest.param(False, marks=pytest.mark.ci)], ids=["shared files", "files travel"]
+)
 def test_a_campaign_comes_out_as_on_this_machine(
     sees: bool, cluster: DaskCluster, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -316,6 +318,7 @@ def test_calls_run_there(cluster: DaskCluster, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "calls" / "bill.json").read_text())["leases"]
 
 
+@pytest.mark.ci
 def test_an_interrupted_run_leaves_nothing_there(cluster: DaskCluster, tmp_path: Path) -> None:
     """After Ctrl-C its tasks end at once, and so do the processes beside the Dask workers."""
     run = _Run(cluster, tmp_path, "sleep 300")
@@ -404,6 +407,7 @@ def _programs(run: str) -> list[int]:
     return found
 
 
+@pytest.mark.ci
 def test_two_runs_share_a_cluster(cluster: DaskCluster, tmp_path: Path) -> None:
     """Neither knows of the other; both come to their ends, and each has its own results."""
     results: dict[int, bursar.RunResult] = {}

@@ -147,6 +147,7 @@ def test_a_request_is_expected_by_the_queue_before_it(tmp_path: Path) -> None:
     assert 0.0 < expected < new
 
 
+@pytest.mark.ci
 def test_a_full_cluster_makes_a_plan_wait(slurm: SlurmCluster, tmp_path: Path) -> None:
     """
     All 16 processors are held by a job that may take two minutes: a plan, and the pool that would

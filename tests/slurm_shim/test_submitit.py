@@ -83,6 +83,7 @@ def test_results_come_back(shim: Shim) -> None:
     ]
 
 
+@pytest.mark.ci
 def test_an_error_comes_back_with_its_traceback(shim: Shim) -> None:
     said = run(
         shim,

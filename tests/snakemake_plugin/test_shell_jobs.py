@@ -77,6 +77,7 @@ ALONE = {"plain": "plain", "flagged": "kept", "folder": "folder/said"}
 """Rules that do without a Snakemake, and where they say it."""
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_rules_that_do_without_a_snakemake_and_those_that_do_not(tmp_path: Path) -> None:
     write_kinds(tmp_path)

@@ -388,7 +388,7 @@ def test_a_run_without_faults_pays_to_the_unit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [pytest.param(one, marks=[] if at < 6 else pytest.mark.ci) for at, one in enumerate(range(30))],
+    [pytest.param(one, marks=[] if at < 4 else pytest.mark.ci) for at, one in enumerate(range(30))],
 )
 def test_faults_leave_no_machine_and_keep_the_budget(seed: int, tmp_path: Path) -> None:
     world = World(seed, tmp_path)
