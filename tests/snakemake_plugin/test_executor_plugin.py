@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from snakemake.common.tests import TestWorkflowsLocalStorageBase
 from snakemake_interface_common.exceptions import WorkflowError
 
 from snakemake_executor_plugin_bursar import ExecutorSettings
+from snakemake_executor_plugin_bursar.executor import SnakemakeExecutor
 from snakemake_executor_plugin_bursar.job_needs import JobNeeds, job_needs
 
 PATIENCE = 120.0
@@ -81,10 +83,7 @@ SITES = '[site.here]\nkind = "local"\nprocessors = 4\nunit_price = "1 SU/core-se
 
 def snakemake(folder: Path, *options: str, begin: bool = False) -> Any:
     """Run Snakemake with the plugin to its end, or begin to, in a session of its own."""
-    words = [
-        *(sys.executable, "-m", "snakemake", "--executor", "bursar", "--jobs", "4"),
-        *("--seconds-between-status-checks", "1", *options),
-    ]
+    words = [sys.executable, "-m", "snakemake", "--executor", "bursar", "--jobs", "4", *options]
     if begin:
         with (folder / "said").open("ab") as said:
             return subprocess.Popen(
@@ -100,6 +99,16 @@ def ran(folder: Path) -> list[str]:
     """Return the jobs that have begun, sorted."""
     path = folder / "ran"
     return sorted(path.read_text().split()) if path.exists() else []
+
+
+@pytest.mark.parametrize(("service", "seconds"), [(None, 0.1), ("there", 1.0)])
+def test_the_first_look_at_jobs_is_as_soon_as_all_others(
+    service: str | None, seconds: float
+) -> None:
+    """Snakemake's thread asks before the executor has been made up."""
+    executor = SnakemakeExecutor.__new__(SnakemakeExecutor)
+    executor.workflow = SimpleNamespace(executor_settings=ExecutorSettings(service=service))
+    assert executor.next_seconds_between_status_checks == seconds
 
 
 def test_threads_are_processors_and_money_is_billed(tmp_path: Path) -> None:

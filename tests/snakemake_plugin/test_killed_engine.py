@@ -52,7 +52,6 @@ def begin(folder: Path, *options: str) -> "subprocess.Popen[bytes]":
     words = [
         *(sys.executable, "-m", "snakemake", "--executor", "bursar", "--jobs", "4", "--nolock"),
         *("--rerun-incomplete", "--latency-wait", "20", "--bursar-sites", "sites.toml"),
-        *("--seconds-between-status-checks", "1"),
     ]
     with (folder / "said").open("ab") as said:
         return subprocess.Popen(

@@ -64,10 +64,19 @@ class SnakemakeExecutor(RemoteExecutor):
             from snakemake_executor_plugin_bursar.running_jobs import EngineOfService
 
             self._runner = EngineOfService(settings.service, FOLDER / "service.json")
-            self.next_seconds_between_status_checks = STATUS_CHECKS_AT_SERVICE
         else:
             self._runner = self._engine = self._begun_engine()
-            self.next_seconds_between_status_checks = STATUS_CHECKS
+
+    @property
+    def next_seconds_between_status_checks(self) -> float:
+        """
+        Seconds to the next look at the jobs.
+
+        Snakemake's thread looks a first time before `__post_init__` has begun; what is set there
+        would count only after Snakemake's own ten seconds.
+        """
+        at_service = self.workflow.executor_settings.service is not None
+        return STATUS_CHECKS_AT_SERVICE if at_service else STATUS_CHECKS
 
     def _begun_engine(self) -> "EngineOfThisProcess":
         """Begin an engine with what is left of the campaign's budget and deadline."""
