@@ -2,8 +2,6 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,37 +25,31 @@ TWICE = 2
 """How many modules may have one name: a decision and the edge around it, say."""
 
 
-@cache
-def parsed(module: Path) -> ast.Module:
-    """Return the syntax tree of a module of the source."""
-    return ast.parse(module.read_text())
+def classes(source: str) -> list[str]:
+    """Return the names of all classes of a module, those inside classes and functions too."""
+    return [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
 
 
-def classes(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of all classes, those inside classes and functions too."""
-    return (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-
-
-def shared(trees: dict[str, ast.Module]) -> dict[str, list[str]]:
+def shared(names: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return the names that several classes have, each with the modules of these classes."""
     where: dict[str, list[str]] = defaultdict(list)
-    for module, tree in trees.items():
-        for name in classes(tree):
+    for module, found in names.items():
+        for name in found:
             where[name].append(module)
     return {name: modules for name, modules in where.items() if len(modules) > 1}
 
 
 def test_no_two_classes_share_a_name() -> None:
     """A name that stands for one class needs no import line to be understood."""
-    trees = {str(m.relative_to(ROOT)): parsed(m) for m in MODULES}
-    assert sum(1 for tree in trees.values() for _ in classes(tree)) > 500
-    assert shared(trees) == {}
+    names = {str(m.relative_to(ROOT)): classes(m.read_text()) for m in MODULES}
+    assert sum(map(len, names.values())) > 500
+    assert shared(names) == {}
 
 
 def test_a_shared_name_is_found() -> None:
     """Classes inside functions and classes count, and so do private ones."""
-    one = ast.parse("class _Job: ...\nclass Task:\n  class Row: ...")
-    two = ast.parse("def f():\n  class _Job: ...\nclass Row: ...")
+    one = classes("class _Job: ...\nclass Task:\n  class Row: ...")
+    two = classes("def f():\n  class _Job: ...\nclass Row: ...")
     assert shared({"one": one, "two": two}) == {"_Job": ["one", "two"], "Row": ["one", "two"]}
 
 
@@ -73,7 +65,7 @@ def test_no_module_name_stands_more_than_twice() -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_says_what_it_is_for(room: str) -> None:
     """The docstring of a room begins with a whole sentence."""
-    text = ast.get_docstring(parsed(ROOT / room / "__init__.py")) or ""
+    text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
     first = text.partition("\n\n")[0]
     assert first.endswith("."), f"{room}/__init__.py: {first!r}"
     assert len(first.split()) >= 6, f"{room}/__init__.py: {first!r}"
