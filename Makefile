@@ -114,8 +114,12 @@ kernels-%: $(VENV)/.made
 	$(BIN)/python -m tests.kernels $(subst +, ,$*)
 
 # What the processes that share the tests read when they begin; what cannot be read, `unit` tells.
-bytecode: $(VENV)/.made
+BYTECODE := .pytest_cache/bytecode
+bytecode: $(BYTECODE)
+
+$(BYTECODE): $(VENV)/.made $(shell find src packages tests benchmarks -name '*.py')
 	$(BIN)/python -m pytest --collect-only > /dev/null 2>&1 || :
+	@mkdir -p $(@D) && touch $@
 
 # Long files first, by tests/durations.json: without a tail in which one process works alone.
 # Up to three tests that fail are tried once more, alone; what passes then is named as unstable.

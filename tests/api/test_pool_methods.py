@@ -189,7 +189,7 @@ def test_a_buffer_ends_with_the_arguments_and_with_an_exception(ours: Executor) 
     with pytest.raises(ValueError, match="unlucky"):
         next(results)
     with pytest.raises(TimeoutError):
-        next(ours.map(time.sleep, [5], timeout=0.01, buffersize=1))
+        next(ours.map(time.sleep, [1], timeout=0.01, buffersize=1))
 
 
 @pytest.mark.parametrize(
