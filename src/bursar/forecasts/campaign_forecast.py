@@ -441,9 +441,9 @@ class CampaignForecaster:
     ) -> FloatArray:
         """Return the seconds until workers take tasks whose processors have been held so long."""
         waited = np.maximum(held_for, 0.0)
-        between = max(starts.latest - starts.soonest, 1e-9)
+        between = starts.latest - starts.soonest
         # Of workers that could have started by now, only later starts are left.
-        gone = np.sqrt(np.clip((waited - starts.soonest) / between, 0.0, 1.0))
+        gone = np.sqrt(np.clip((waited - starts.soonest) / (between or 1.0), 0.0, 1.0))
         share = gone + (1 - gone) * self._started[:draws]
         return np.maximum(starts.soonest + between * share**2 - waited, 0.0)
 
