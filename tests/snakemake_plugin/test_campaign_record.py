@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 
 from bursar.market.lease import Lease
 from snakemake_executor_plugin_bursar.campaign_record import CampaignRecord, worst_cost
+from snakemake_executor_plugin_bursar.running_jobs import read_goal
 
 SITES = '[site.here]\nkind = "local"\nprocessors = 2\nunit_price = "1 SU/core-hour"\n'
 SNAKEFILE = """
@@ -93,6 +95,19 @@ def test_a_deadline_counts_from_the_first_beginning(tmp_path: Path) -> None:
     assert campaign.left_of_deadline(None) is None
     with pytest.raises(WorkflowError, match=r"first begun 1 min 4\d s ago; a longer deadline goes"):
         campaign.left_of_deadline(60.0)
+
+
+def test_a_deadline_that_is_a_moment_stays_that_moment(tmp_path: Path) -> None:
+    """However long ago the campaign was first begun."""
+    path = tmp_path / "c.json"
+    begun = time.time() - 600
+    path.write_text(json.dumps({"beginnings": [{"folder": "none", "begun": begun}]}))
+    campaign = CampaignRecord(path, is_anew=False)
+    in_an_hour = (datetime.now() + timedelta(hours=1)).isoformat(" ")
+
+    _, deadline = read_goal(None, None, in_an_hour, campaign.begun)
+
+    assert campaign.left_of_deadline(deadline) == pytest.approx(3600, abs=5)
 
 
 def test_what_is_left_of_a_budget(tmp_path: Path) -> None:

@@ -322,9 +322,14 @@ class Executor(CallSubmitter):
         return self._thread.spending()
 
 
-def deadline_of(deadline: str | float | None) -> float | None:
+def deadline_of(deadline: str | float | None, begin: float | None = None) -> float | None:
     """
-    Return a deadline in seconds; None: there is none.
+    Return a deadline in seconds from a begin; None: there is none.
+
+    Parameters
+    ----------
+    begin
+        Seconds since the epoch; None: now.
 
     Raises
     ------
@@ -334,7 +339,7 @@ def deadline_of(deadline: str | float | None) -> float | None:
     if deadline is None:
         return None
     try:
-        seconds = parse_deadline(deadline, time.time())
+        seconds = parse_deadline(deadline, time.time(), begin)
     except InputError as error:
         raise error.within("deadline") from None
     if not seconds > 0:

@@ -96,6 +96,12 @@ class CampaignRecord:
                 one.cost_micros = self._counted(Path(one.folder))
         self.spent = from_micros(self._sum())
 
+    @property
+    def begun(self) -> float | None:
+        """When the campaign was first begun, seconds since the epoch; None: it was not yet."""
+        beginnings = self._campaign.beginnings
+        return beginnings[0].begun if beginnings else None
+
     def left_of_budget(self, budget: float | None) -> float | None:
         """
         Return what is left of the campaign's budget, currency units; None: no limit.

@@ -85,8 +85,10 @@ class SnakemakeExecutor(RemoteExecutor):
         from snakemake_executor_plugin_bursar.running_jobs import EngineOfThisProcess, read_goal
 
         settings = self.workflow.executor_settings
-        budget, deadline = read_goal(settings.sites, settings.budget, settings.deadline)
         campaign = CampaignRecord(FOLDER / "campaign.json", is_anew=settings.anew)
+        budget, deadline = read_goal(
+            settings.sites, settings.budget, settings.deadline, campaign.begun
+        )
         budget, deadline = campaign.left_of_budget(budget), campaign.left_of_deadline(deadline)
         if told := campaign.told():
             self.logger.info(f"bursar: {told}")

@@ -101,10 +101,16 @@ class JobRunner(Protocol):
 
 
 def read_goal(
-    sites: str | None, budget: str | None, deadline: str | None
+    sites: str | None, budget: str | None, deadline: str | None, begin: float | None
 ) -> tuple[float | None, float | None]:
     """
     Return a budget in the currency of the sites and a deadline in seconds; None: no limit.
+
+    Parameters
+    ----------
+    begin
+        When the campaign was first begun, seconds since the epoch, from which a deadline that is a
+        moment is counted; None: now.
 
     Raises
     ------
@@ -115,7 +121,7 @@ def read_goal(
         amount = None
         if budget is not None:
             amount = amount_of(budget, resolve_sites(None if sites is None else Path(sites)))
-        return amount, deadline_of(deadline)
+        return amount, deadline_of(deadline, begin)
     except BursarError as error:
         raise WorkflowError(f"bursar: {error}") from None
 
