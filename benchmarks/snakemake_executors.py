@@ -127,7 +127,7 @@ def main() -> None:
         bench.skip(f"executors of Snakemake side by side: no {', '.join(absent) or PACKAGES} here")
         bench.write()
         return
-    rounds, short, samples = bench.of((2, 30, 4), (1, 10, 2), (1, 1, 0))
+    rounds, short, samples = bench.of((2, 30, 4), (1, 10, 0), (1, 1, 0))
     workflows = {f"{short} short jobs": (SHORT_JOBS, short)}
     if samples:
         workflows[f"tutorial, {samples} samples"] = (BEGIN + TUTORIAL, samples)
