@@ -191,11 +191,13 @@ def test_nothing_is_bought_past_the_budget(folder: Any) -> None:
     folder.write("c.toml", LATE.replace("sleep 60", "sleep 6") + '[retry]\ncopies = "buy"\n')
     folder.write("s.toml", BUYING.replace("3600 SU", "36000 SU"))
     words = ("run", "c.toml", "--sites", "s.toml", "--processors", "1", "--history", "none")
-    summary = folder.json(*words, "--budget", "100 SU")
+    done = folder.bursar(*words, "--budget", "100 SU", "--json", status=None)
+    summary = json.loads(done.stdout)
 
-    assert summary["state"] == "finished"
     assert summary["cost"] <= 100
-    assert summary["succeeded"] == 12
+    # On a busy machine the tasks themselves may use the money up.
+    expected = (0, "finished") if summary["succeeded"] == 12 else (4, "goal-stopped")
+    assert (done.returncode, summary["state"]) == expected
     ledger = Ledger(read_journal(folder.run / "journal.sqlite").transfers)
     assert ledger.spent <= ledger.funded == 100_000_000
 

@@ -1,5 +1,6 @@
 """A campaign carried out: budgets, thresholds, several sites, wide tasks."""
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -9,10 +10,14 @@ from hypothesis import strategies as st
 
 import bursar
 from bursar.dispatch.journal import read_journal
+from bursar.dispatch.journal_records import AttemptRecord
+from bursar.engine.dispatcher import Dispatcher
 from bursar.market.ledger import Ledger
 from bursar.model.task import Status
 from bursar.provisioning.pool import PilotPool
 from bursar.provisioning.pool_snapshot import PoolDecision, PoolSnapshot
+from bursar.runs.environment import StopOrder
+from bursar.runs.folder import RunFolder
 from bursar.runs.incarnations import leases_of
 
 
@@ -149,6 +154,35 @@ def test_processors_go_back_when_nothing_is_left_for_them(tmp_path: Path) -> Non
     assert ran["long"] != ran["short"]
     assert held[ran["short"]] + 2 < held[ran["long"]]
     assert ledger(result).spent == result.bill().total
+
+
+class StopsAtTheFirst:
+    """Ends a run, and what runs, when it hears of an attempt."""
+
+    may_stop = True
+
+    def heard(self, folder: RunFolder, record: AttemptRecord) -> StopOrder | None:
+        return StopOrder("enough", at_once=True)
+
+
+def test_nothing_begins_after_an_order_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the background task that ends what runs begins late, as on a busy machine."""
+    stop = Dispatcher.stop
+
+    async def late(self: Dispatcher, reason: str, *, grace: float = 5.0) -> None:
+        await asyncio.sleep(0.5)
+        await stop(self, reason, grace=grace)
+
+    monkeypatch.setattr(Dispatcher, "stop", late)
+    log = tmp_path / "log"
+    tasks = [shell(str(number), f"echo {number} >> {log}") for number in range(4)]
+
+    runs = tmp_path / "runs"
+    bursar.run(campaign(*tasks), site(processors=1), runs=runs, listener=StopsAtTheFirst())
+
+    assert len(log.read_text().split()) == 1
 
 
 def test_a_wide_task_holds_its_processors(tmp_path: Path) -> None:

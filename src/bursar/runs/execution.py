@@ -257,11 +257,11 @@ class RunExecution:
             self.notify(reason)
         if self._background.is_closed:  # all that runs has been stopped
             return
+        self.dispatcher.drain()  # at once: until the task below begins, workers would get more
         stopping = self._background.start(
             self.dispatcher.stop(reason, grace=grace), on_failure=self._on_stop_failure
         )
-        if self._stopping is None:
-            self._stopping = stopping
+        self._stopping = self._stopping or stopping
 
     def fail(self, error: BaseException) -> None:
         """Stop the run because background work has failed."""
