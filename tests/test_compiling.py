@@ -238,10 +238,10 @@ def campaign(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        ("plan", "c.toml", "--json"),
-        ("simulate", "c.toml", "--json"),
+        pytest.param(("plan", "c.toml", "--json"), marks=pytest.mark.ci),
+        pytest.param(("simulate", "c.toml", "--json"), marks=pytest.mark.ci),
         ("run", "c.toml", "--json"),
-        ("plan", "c.toml", "--html", "plan.html"),
+        pytest.param(("plan", "c.toml", "--html", "plan.html"), marks=pytest.mark.ci),
         ("serve", "--help"),
     ],
     ids=" ".join,

@@ -257,6 +257,7 @@ def test_shares_and_a_seller_that_is_gone(tmp_path: Path) -> None:
             assert [deal.state for deal in client.agreements()] in (["over"], ["cancelled"])
 
 
+@pytest.mark.ci
 def test_wrong_orders_are_one_line(tmp_path: Path) -> None:
     """What, where, and what was expected; nothing is set aside for them."""
     wrong = {

@@ -178,12 +178,13 @@ def elsewhere(kind: str, folder: Path) -> Iterator[str]:
             yield table.partition("]\n")[2]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "kind",
     [
         "service",
-        pytest.param("dask", marks=pytest.mark.ci),
-        pytest.param("ssh", marks=pytest.mark.ci),
+        "dask",
+        "ssh",
     ],
 )
 def test_what_is_printed_elsewhere_is_followed(folder: Any, kind: str) -> None:

@@ -36,6 +36,7 @@ def here(folder: Folder, service: Served, monkeypatch: pytest.MonkeyPatch) -> Fo
     return folder
 
 
+@pytest.mark.ci
 def test_the_price_is_changed_and_kept_over_a_restart(here: Folder, service: Served) -> None:
     """Its rules stay, agreements keep theirs, and a kill right after the answer loses nothing."""
     before = here.json("owner", "price")

@@ -351,6 +351,7 @@ def test_a_planned_run_is_explained_by_its_plan(bag: Any) -> None:
     assert bag.json("why-not", "r", "dearest")["reasons"]
 
 
+@pytest.mark.ci
 def test_a_run_is_tried_again_under_other_policies(bag: Any) -> None:
     """Time minimisation bought dear processors; what would have been cheaper is said."""
     # Enough of both on a busy machine, too, where each job of 0.1 s may take a second.

@@ -303,7 +303,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seller]:
 @pytest.mark.parametrize(
     "rule",
     [
-        rule if rule in ("english", "vickrey") else pytest.param(rule, marks=pytest.mark.long)
+        rule
+        if rule == "english"
+        else pytest.param(rule, marks=pytest.mark.ci if rule == "vickrey" else pytest.mark.long)
         for rule in RULES
     ],
 )

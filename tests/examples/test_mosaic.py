@@ -84,6 +84,7 @@ def test_bilinear_interpolation_is_exact_for_a_plane() -> None:
     np.testing.assert_allclose(bilinear(pixels, at_u, at_v)[1], at_u + at_v, atol=1e-4)
 
 
+@pytest.mark.ci
 def test_a_projected_tile_shows_the_sky_where_it_is() -> None:
     """
     Less its stray light, a tile differs from the sky by noise and little blur.

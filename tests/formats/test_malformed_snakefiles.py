@@ -219,8 +219,8 @@ def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Forked]:
 @pytest.mark.parametrize(
     ("content", "arguments"),
     [
-        # All of them take 40 s of a processor: one in six always runs.
-        pytest.param(*case, marks=[] if at % 6 == 0 else pytest.mark.ci)
+        # All of them take 40 s of a processor: one in twelve always runs.
+        pytest.param(*case, marks=[] if at % 12 == 0 else pytest.mark.ci)
         for at, case in enumerate(CASES)
     ],
 )

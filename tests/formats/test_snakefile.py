@@ -357,12 +357,13 @@ def test_a_job_with_more_inputs_than_it_had_is_known_to_have(workflow: Path) -> 
     }  # fmt: skip
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "argument",
     [
         "--delete-all-output",
-        pytest.param("--unlock", marks=pytest.mark.ci),
-        pytest.param("--touch", marks=pytest.mark.ci),
+        "--unlock",
+        "--touch",
     ],
 )
 def test_a_plan_never_changes_the_folder(workflow: Path, argument: str) -> None:

@@ -100,7 +100,8 @@ def test_no_bound_exceeds_an_optimum_of_psplib(data: Path) -> None:
     assert tight >= 140  # these are proven optimal by it alone
 
 
-@pytest.mark.parametrize("processors", [2, pytest.param(8, marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("processors", [2, 8])
 def test_the_search_stays_between_the_bound_and_heft_on_task_graphs(
     data: Path, processors: int
 ) -> None:

@@ -152,11 +152,11 @@ def test_what_the_page_holds_is_the_run(page: Path) -> None:
 @pytest.mark.parametrize(
     "which",
     [
-        pytest.param("unstarted", marks=pytest.mark.ci),
-        pytest.param("unknown", marks=pytest.mark.ci),
-        pytest.param("paused", marks=pytest.mark.ci),
+        "unstarted",
+        "unknown",
+        "paused",
         "hopeless",
-        pytest.param("going", marks=pytest.mark.ci),
+        "going",
     ],
 )
 def test_odd_runs_are_drawn_too(

@@ -109,7 +109,10 @@ def by_slurm(
     return {name: _left(folder) for name, folder in folders.items()}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.ci if at % 4 else []) for at, name in enumerate(SCRIPTS)],
+)
 def test_a_script_leaves_what_slurm_leaves(
     by_slurm: dict[str, dict[str, str]],
     name: str,

@@ -9,7 +9,7 @@ import pytest
 from bursar_devtools.faults import dst_command
 from bursar_devtools.faults.seed_verdict import SeedVerdict, simulate
 
-_FEW = 20
+_FEW = 10
 SEEDS = 200
 _MANY = 2_000
 _PART = 10

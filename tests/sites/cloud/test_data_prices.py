@@ -133,6 +133,7 @@ def test_a_kill_neither_loses_data_nor_bills_them_twice(tmp_path: Path, room: Ma
     assert room.left == []
 
 
+@pytest.mark.ci
 def test_a_budget_that_the_data_exceed_is_refused_before_a_machine_is_bought(
     tmp_path: Path, room: MachineRoom
 ) -> None:

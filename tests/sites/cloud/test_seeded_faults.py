@@ -371,6 +371,7 @@ def test_a_machine_that_is_listed_after_it_was_given_up_is_ended(tmp_path: Path)
         assert [one.id for one in world.cloud.left] == []
 
 
+@pytest.mark.ci
 def test_a_run_without_faults_pays_to_the_unit(tmp_path: Path) -> None:
     """All tasks succeed, and the ledger has what the provider bills to the micro-unit."""
     for seed in range(6):
