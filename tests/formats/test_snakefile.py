@@ -302,6 +302,7 @@ rule sort:
 """
 
 
+@pytest.mark.ci
 def test_threads_by_configuration_are_known_from_the_commands_that_ran(workflow: Path) -> None:
     """Snakemake records commands, not threads; twelve jobs ran, and two are to come."""
     workflow.write_text(THREADS)

@@ -186,6 +186,7 @@ def test_submitit_reads_arrays(shim: Shim) -> None:
     assert (shim.work / "array.out").read_text().splitlines() == lines
 
 
+@pytest.mark.ci
 def test_a_shell_script_builds_a_chain(shim: Shim) -> None:
     said = shim.run(
         "set -e\n"

@@ -62,6 +62,7 @@ def run(shim: Shim, text: str) -> list[str]:
     return shim.run(f"{sys.executable} program.py").splitlines()
 
 
+@pytest.mark.ci
 def test_results_come_back(shim: Shim) -> None:
     """One call, the context that gathers calls into an array, and map_array with its limit."""
     said = run(

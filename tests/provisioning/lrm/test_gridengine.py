@@ -300,6 +300,7 @@ def test_jobs_outlive_the_queue_master(cluster: Cluster, tmp_path: Path) -> None
     asyncio.run(ground.wait([id], has_ended))
 
 
+@pytest.mark.ci
 def test_a_node_that_is_gone_takes_no_jobs(crash: Future[tuple[QueueState, JobReport]]) -> None:
     """Its queue is down, and so it is told; when it is back its job has ended badly."""
     down, job = crash.result()
