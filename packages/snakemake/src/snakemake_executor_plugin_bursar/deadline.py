@@ -17,7 +17,6 @@ from bursar.formats.job_files.snakemake_dag import described
 from bursar.model.campaign import Campaign
 from bursar.model.errors import BursarError
 from bursar.model.site import SiteFacts
-from bursar.report.charts import describe
 from bursar.report.forecast_columns import forecast_in_words
 from bursar.report.tables import span
 from bursar.runs.recording.user_history import open_history, stated_history
@@ -88,11 +87,11 @@ class WorkflowDeadline:
             quote = bursar.plan(
                 self._campaign, self._sites, deadline=self._deadline, budget=self._budget
             )
+            quote.check_goal()
+        except bursar.GoalOutOfReach as error:
+            raise WorkflowError(f"bursar: --bursar-deadline: {error}") from None
         except BursarError as error:
             raise WorkflowError(f"bursar: {error}") from None
-        if not quote.feasible:
-            offers = "".join(f"; {describe(one, quote.currency)}" for one in quote.counter_offers)
-            raise WorkflowError(f"bursar: --bursar-deadline: {quote.reason}{offers}")
         return [f"bursar: {line}" for line in (_expected(quote), *quote.campaign.remarks)]
 
     def submitted(self, job: JobExecutorInterface) -> None:
