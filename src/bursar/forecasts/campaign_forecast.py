@@ -445,7 +445,7 @@ class CampaignForecaster:
         # Of workers that could have started by now, only later starts are left.
         gone = np.sqrt(np.clip((waited - starts.soonest) / (between or 1.0), 0.0, 1.0))
         share = gone + (1 - gone) * self._started[:draws]
-        return np.maximum(starts.soonest + between * share**2 - waited, 0.0)
+        return np.maximum(starts.at(share) - waited, 0.0)
 
     def _slowness_at(self, site: str, speeds: Mapping[str, float], draws: int) -> FloatArray:
         """Return the factor of the run times at a site in each draw."""

@@ -3,7 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Shares = TypeVar("Shares", float, "NDArray[np.float64]")
 
 # The work that waits for processors, in numbers.
 
@@ -199,8 +205,8 @@ class WorkerStarts(NamedTuple):
         soonest = max(learned.median - 0.5**2 * reach, 0.0)
         return cls(soonest, soonest + reach)
 
-    def at(self, share: float) -> float:
-        """Return the seconds within which a share of all workers start."""
+    def at(self, share: Shares) -> Shares:
+        """Return the seconds within which a share of all workers start, or each of some shares."""
         return self.soonest + (self.latest - self.soonest) * share**2
 
 
