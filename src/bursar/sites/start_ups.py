@@ -70,9 +70,7 @@ class WorkerStartLine(msgspec.Struct, frozen=True, kw_only=True):
 
 def note_worker_start(path: Path, site: SiteFacts, seconds: float, at: float) -> None:
     """Append a start to the record; one that cannot be written is lost, and nothing else."""
-    line = WorkerStartLine(site=site.name, source=site.source, seconds=seconds, at=at)
-    with contextlib.suppress(OSError):
-        append_lines(path, [line])
+    _append(path, WorkerStartLine(site=site.name, source=site.source, seconds=seconds, at=at))
 
 
 def note_start_up(path: Path, cloud: CloudEndpoint, type: str, seconds: float, at: float) -> None:
@@ -85,13 +83,16 @@ def note_start_up(path: Path, cloud: CloudEndpoint, type: str, seconds: float, a
         seconds=seconds,
         at=at,
     )
-    with contextlib.suppress(OSError):
-        append_lines(path, [line])
+    _append(path, line)
 
 
 def learned_start_up(seconds: list[float]) -> LearnedStartUp | None:
-    """Return the median and the 90 % quantile of the last starts; None where there are none."""
-    recent = sorted(seconds[-RECENT:])
+    """
+    Return the median and the 90 % quantile of the last starts; None where there are none.
+
+    Times that cannot be, as of a clock that was set back, do not count.
+    """
+    recent = sorted([one for one in seconds if 0 <= one < math.inf][-RECENT:])
     if not recent:
         return None
     # The nearest rank: a time that was seen, and the longest one of fewer than ten.
@@ -116,7 +117,6 @@ def with_start_ups(facts: SiteFacts, runs: Path) -> SiteFacts:
             line.seconds
             for line in _read(runs / WORKER_STARTS, WorkerStartLine)
             if (line.site, line.source) == (facts.name, facts.source)
-            and 0 <= line.seconds < math.inf
         ]
         return replace(facts, batch=replace(facts.batch, learned=learned_start_up(own)))
     cloud = facts.cloud
@@ -125,13 +125,18 @@ def with_start_ups(facts: SiteFacts, runs: Path) -> SiteFacts:
     here = (cloud.provider, cloud.region, cloud.image)
     seen: dict[str, list[float]] = {}
     for line in _read(runs / START_UPS, StartUpLine):
-        if (line.provider, line.region, line.image) == here and 0 <= line.seconds < math.inf:
+        if (line.provider, line.region, line.image) == here:
             seen.setdefault(line.type, []).append(line.seconds)
     machines = tuple(
         replace(machine, learned=learned_start_up(seen.get(machine.name, [])))
         for machine in cloud.machines
     )
     return replace(facts, cloud=replace(cloud, machines=machines))
+
+
+def _append(path: Path, line: msgspec.Struct) -> None:
+    with contextlib.suppress(OSError):
+        append_lines(path, [line])
 
 
 def _read(path: Path, kind: type[T]) -> list[T]:
