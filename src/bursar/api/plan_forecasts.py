@@ -86,7 +86,7 @@ class PlanQueues:
 
     @property
     def known_from(self) -> dict[str, dict[str, Any] | None]:
-        """What the waits at each site are known from, as JSON; None where nothing is known."""
+        """Sources of what is known of the waits at each site, as JSON; None where there is none."""
         told: dict[str, dict[str, Any] | None] = dict.fromkeys(self.waits)
         for site, (basis, seen) in self._known_from.items():
             told[site] = {"known_from": basis, "seen": seen}

@@ -57,7 +57,7 @@ class StrategySimulationResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyDraw:
     """
-    What a strategy meets in one simulation.
+    Conditions that a strategy meets in one simulation.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ LATE = StrategyDraw(late=1.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotTimes:
     """
-    What a site adds to the time of a pilot's jobs; all in seconds.
+    Times that a site adds to those of a pilot's jobs; all in seconds.
 
     Parameters
     ----------

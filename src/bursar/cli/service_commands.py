@@ -322,7 +322,7 @@ class _ServiceView:
         self._before: Overview | None = None
 
     async def as_dict(self) -> Any:
-        """For scripts."""
+        """Return the overview as JSON, for scripts."""
         seen = await self._overview()
         if seen is not None:
             return seen

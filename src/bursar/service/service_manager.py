@@ -213,7 +213,7 @@ class ServiceManager:
         )
 
     def drain(self) -> None:
-        """Start draining."""
+        """Accept no submissions and give out no tasks from now on; running tasks go on."""
         self._drain()
 
     def metrics(self) -> bytes:

@@ -101,7 +101,7 @@ class ShimFolder:
 
     @property
     def log(self) -> Path:
-        """What the shim's own service prints."""
+        """File of what the shim's own service prints."""
         return self._state / "service.log"
 
     @property

@@ -40,7 +40,7 @@ _OWN = re.compile(r"(SLURM|SBATCH|BURSAR)_\w+|_|PWD|OLDPWD|SHLVL")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedScript:
     """
-    What a command line of ``sbatch`` asks for.
+    Request that a command line of ``sbatch`` makes.
 
     Parameters
     ----------

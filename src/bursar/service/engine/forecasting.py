@@ -69,7 +69,7 @@ _STEP = 0.5
 @dataclass(slots=True)
 class _Followed:
     """
-    What is remembered of an instance whose tasks end.
+    Facts that are remembered of an instance whose tasks end.
 
     Attributes
     ----------
